@@ -356,11 +356,12 @@ impl Scan {
         let is_bytes = at.bytes || prefix.is_some() || numbers.is_err();
         if is_bytes {
             let range = match (keys, prefix) {
-                (Some(keys), _) => range_of_bytes(keys)?,
-                (None, Some(prefix)) => BytesRange::prefix(&value(prefix)?),
-                (None, None) => BytesRange::all(),
+                (Some(keys), _) => Some(range_of_bytes(keys)?),
+                (None, Some(prefix)) => Some(BytesRange::prefix(&value(prefix)?)),
+                (None, None) => backward.then(BytesRange::all),
             };
-            let pairs = db.bytes().scan_range(range, *backward);
+            let db = db.bytes();
+            let pairs = range.map_or_else(|| db.pairs(), |range| db.scan_range(range, *backward));
             return Ok(Box::new(pairs.map(|pair| pair.map(|(key, value)| (Key::Bytes(key.into()), value)))));
         }
         let pairs = match numbers.ok().flatten() {

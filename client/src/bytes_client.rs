@@ -1,4 +1,4 @@
-//! The client's handle to a tree whose keys are bytes.
+//! The client's handle to trees or a hash table whose keys are bytes.
 
 use std::ops::RangeBounds;
 
@@ -10,11 +10,11 @@ use crate::scan::Scan;
 use crate::service::Ask;
 use crate::{Client, Error};
 
-/// A [`Client`] of a tree whose keys are byte strings, of up to 4,096 bytes, in their order: names, URLs, composite keys. From
-/// [`Client::bytes`].
+/// A [`Client`] of trees whose keys are byte strings, of up to 4,096 bytes, in their order: names, URLs, composite keys; or of a hash table
+/// with such keys. From [`Client::bytes`].
 ///
-/// Such trees are loaded with `fatbtree load --key-type bytes`. Operations end with an error that says so where keys are numbers, or the
-/// structure is no tree.
+/// Both are loaded with `fatbtree load --key-type bytes`. Operations end with an error that says so where keys are numbers. A hash table has
+/// no order of keys: scans of it are refused, and [`pairs`](Self::pairs) gives all.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), fatbtree::Error> {
@@ -117,9 +117,9 @@ impl BytesClient {
         Scan::of_bytes(self.0.clone(), range, order)
     }
 
-    /// All pairs in ascending order of keys, as a stream.
+    /// All pairs, as a stream: those of trees in ascending order of keys, those of a hash table in no order.
     pub fn pairs(&self) -> Scan<Bytes> {
-        Scan::of_bytes(self.0.clone(), BytesRange::all(), Order::Forward)
+        Scan::all_of_bytes(self.0.clone())
     }
 
     /// The client.

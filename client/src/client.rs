@@ -158,7 +158,7 @@ impl Client {
         Scan::all(self.clone())
     }
 
-    /// The same connection to a tree whose keys are bytes.
+    /// The same connection to trees or a hash table whose keys are bytes.
     #[must_use]
     pub fn bytes(&self) -> BytesClient {
         BytesClient(self.clone())

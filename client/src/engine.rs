@@ -116,14 +116,11 @@ impl Change {
     }
 }
 
-/// Pairs of keys of bytes, and what follows.
-pub(crate) type BytesPart = (Vec<(Bytes, Bytes)>, Option<(BytesRange, Order)>);
-
 /// What is left of a scan.
 #[derive(Debug)]
-pub(crate) enum Left {
+pub(crate) enum Left<R = KeyRange> {
     /// Keys of a range.
-    Keys(KeyRange, Order),
+    Keys(R, Order),
     /// All pairs, in the structure's order.
     All,
     /// What an export has left: the structure's cursor.
@@ -132,6 +129,9 @@ pub(crate) enum Left {
 
 /// Pairs, and what follows.
 pub(crate) type Part = Portion<Bytes, Left>;
+
+/// Pairs of keys of bytes, and what follows.
+pub(crate) type BytesPart = Portion<Bytes, Left<BytesRange>, Bytes>;
 
 /// Operations of a process.
 pub(crate) struct Store<P: Process>(pub(crate) P::Structure);
@@ -198,16 +198,36 @@ impl<P: Process> Store<P> {
         Self::of_bytes(self.0.change_bytes(key, change.wanted()).await)
     }
 
-    /// The next pairs of a scan of keys of bytes, up to `most`.
-    pub(crate) async fn scan_bytes(
+    /// The next pairs of a scan of keys of bytes, about `most`.
+    pub(crate) async fn scan_bytes(&self, left: Left<BytesRange>, most: usize) -> Result<BytesPart, Error> {
+        let (range, order) = match left {
+            Left::Keys(range, order) => (range, order),
+            Left::All if Self::check("scan").is_ok() => (BytesRange::all(), Order::Forward),
+            Left::All => return self.export_bytes(Default::default(), most).await,
+            Left::Rest(cursor) => {
+                let cursor = cursor.downcast().map(|cursor| *cursor).unwrap_or_default();
+                return self.export_bytes(cursor, most).await;
+            }
+        };
+        let scanned = self.0.scan_bytes(range.clone(), order, most).await;
+        // A structure without such keys says so, whether it has an order or not.
+        if scanned.is_some() {
+            Self::check(order.operation())?;
+        }
+        let pairs = Self::of_bytes(scanned)?;
+        let last = pairs.last().filter(|_| pairs.len() >= most);
+        let rest = last.map(|(last, _)| Left::Keys(range.after(last, order), order));
+        Ok(Portion { pairs, rest })
+    }
+
+    /// The next of all pairs of keys of bytes, which have no order.
+    async fn export_bytes(
         &self,
-        (range, order): (BytesRange, Order),
+        from: <P::Structure as Structure>::Cursor,
         most: usize,
     ) -> Result<BytesPart, Error> {
-        let pairs = Self::of_bytes(self.0.scan_bytes(range.clone(), order, most).await)?;
-        let last = pairs.last().filter(|_| pairs.len() >= most);
-        let rest = last.map(|(last, _)| (range.after(last, order), order));
-        Ok((pairs, rest))
+        let Portion { pairs, rest } = Self::of_bytes(self.0.export_bytes(from, most).await)?;
+        Ok(Portion { pairs, rest: rest.map(|cursor| Left::Rest(Box::new(cursor))) })
     }
 
     pub(crate) async fn get(&self, key: u64) -> Result<Option<Bytes>, Error> {

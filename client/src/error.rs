@@ -149,6 +149,9 @@ fn instead_of(operation: &str) -> &'static str {
         "scan" | "scan_backward" => {
             "pairs, or `fatbtree scan` without a range, which gives all pairs in no order"
         }
+        "bytes" => {
+            "get, put, insert, update and delete of keys that are numbers of 64 bits: it has no others"
+        }
         "insert" | "delete" => "get, put and update: its keys are always there",
         _ => "get, put, insert, update and delete",
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fatbtree_remote_memory::{BytesRange, KeyRange, Order};
 use futures_core::Stream;
 
-use crate::engine::{Left, Part};
+use crate::engine::{BytesPart, Left, Part};
 use crate::service::Ask;
 use crate::{Client, Error};
 
@@ -44,7 +44,7 @@ pub struct LeftOfNumbers(Left);
 /// What is left of a scan of keys of bytes.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct LeftOfBytes(BytesRange, Order);
+pub struct LeftOfBytes(Left<BytesRange>);
 
 impl ScanKey for u64 {
     type Left = LeftOfNumbers;
@@ -60,11 +60,11 @@ impl ScanKey for u64 {
 impl ScanKey for Bytes {
     type Left = LeftOfBytes;
 
-    fn ask(client: Client, LeftOfBytes(range, order): LeftOfBytes, most: usize) -> Asked<Self> {
+    fn ask(client: Client, LeftOfBytes(left): LeftOfBytes, most: usize) -> Asked<Self> {
         Box::pin(async move {
-            let (pairs, rest) =
-                client.ask(false, |answer| Ask::ScanBytes((range, order), most, answer)).await?;
-            Ok((pairs, rest.map(|(range, order)| LeftOfBytes(range, order))))
+            let BytesPart { pairs, rest } =
+                client.ask(false, |answer| Ask::ScanBytes(left, most, answer)).await?;
+            Ok((pairs, rest.map(LeftOfBytes)))
         })
     }
 }
@@ -104,7 +104,12 @@ impl Scan {
 impl Scan<Bytes> {
     /// The pairs of some keys of bytes.
     pub(crate) fn of_bytes(client: Client, keys: BytesRange, order: Order) -> Self {
-        Self::begin(client, Some(LeftOfBytes(keys, order)))
+        Self::begin(client, Some(LeftOfBytes(Left::Keys(keys, order))))
+    }
+
+    /// All pairs whose keys are bytes.
+    pub(crate) fn all_of_bytes(client: Client) -> Self {
+        Self::begin(client, Some(LeftOfBytes(Left::All)))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fatbtree_port::Waker;
-use fatbtree_remote_memory::{BytesRange, Order};
+use fatbtree_remote_memory::BytesRange;
 use fatbtree_verbs::time;
 use futures_buffered::FuturesUnorderedBounded;
 use futures_core::Stream as _;
@@ -40,7 +40,7 @@ pub(crate) enum Ask {
     Scan(Left, usize, Answer<Part>),
     GetBytes(Bytes, Answer<Option<Bytes>>),
     ChangeBytes(Bytes, Change, Answer<bool>),
-    ScanBytes((BytesRange, Order), usize, Answer<BytesPart>),
+    ScanBytes(Left<BytesRange>, usize, Answer<BytesPart>),
     GetMany(Vec<u64>, Answer<Vec<Option<Bytes>>>),
     PutMany(Vec<(u64, Bytes)>, Answer<Vec<Result<(), Error>>>),
     /// A transaction, whose steps come by a queue of their own.

@@ -47,7 +47,7 @@ impl<S> PartOptions<S> {
 pub trait Part:
     Tenant<Request = Infallible, Description: Describe + fmt::Display + Send + Sync> + Send + 'static
 {
-    /// Shape of the structure. It is chosen when the structure is made, and never changes.
+    /// Shape of the structure. It is chosen when the structure is made, and never changes; a load may make [another](Self::shape_of_load).
     type Shape: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static;
     /// The shape as a folder's `state.json` says it for people: often the shape itself.
     type Counts: Counts + From<Self::Shape> + Send + 'static;
@@ -56,6 +56,17 @@ pub trait Part:
 
     /// Shape of its structure.
     fn shape(&self) -> Self::Shape;
+
+    /// The shape that a load announces in these words, if a server takes it in the place of `shape`, with which it was started. By default no
+    /// other one: a structure lies over the servers of the cluster file.
+    fn shape_of_load(shape: &Self::Shape, announced: &str) -> Option<Self::Shape> {
+        (announced == shape.to_string()).then_some(*shape)
+    }
+
+    /// Whether a load may have a number several times: in structures of this shape numbers are hashes of keys.
+    fn may_repeat_numbers(_shape: &Self::Shape) -> bool {
+        false
+    }
 
     /// Bytes at the end of a part's region that clients are given in chunks: a folder takes no room for them before. By default all that the
     /// options allow. A part without chunks has none.
@@ -88,7 +99,8 @@ pub trait Part:
         chunk_bytes: u64,
     ) -> Result<Loaded<Self>, FolderError>;
 
-    /// Lays out a structure of these pairs over all of its servers, as if clients had inserted them. Keys are ascending. It is called twice: to
+    /// Lays out a structure of these pairs over all of its servers, as if clients had inserted them. Keys are ascending, and each comes once
+    /// unless they [may repeat](Self::may_repeat_numbers). It is called twice: to
     /// count what the structure takes, and to write it. Both times it gives the same.
     ///
     /// # Errors

@@ -54,7 +54,10 @@ impl Default for ClientConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A server's part is of a structure over other servers.
-    #[error("memory server {server} has a part of a {structure} over other memory servers")]
+    #[error(
+        "memory server {server} has a part of a {structure} over other memory servers, or of one with other keys than the other servers' parts: \
+         use the cluster file with which they were started, or load all of them anew (`fatbtree load --replace`)"
+    )]
     Parts {
         /// Name of the structure.
         structure: &'static str,

@@ -55,6 +55,7 @@
 
 mod address;
 mod allocator;
+pub mod byte_keys;
 mod chain;
 mod checks;
 mod client;
@@ -81,6 +82,7 @@ mod troubles;
 
 pub use address::{GlobalAddress, MAX_OFFSET, OFFSET_BITS};
 pub use allocator::{Allocator, Block, ReturnedBlocks, SURPLUS, Shortage, SizeClass, Want};
+pub use byte_keys::Keys;
 pub use chain::Part;
 pub use checks::Check;
 pub use client::{
@@ -105,7 +107,7 @@ pub use operation::{
 };
 pub use spread_client::SpreadClient;
 pub use structure::{
-    Answer, BytesPairs, Change, Item, Order, Pairs, Portion, Spread, Step, Stepped, Structure, Wanted,
-    copied, export_in_order,
+    Answer, BytesExported, BytesPairs, Change, Item, Order, Pairs, Portion, Spread, Step, Stepped, Structure,
+    Wanted, copied, export_in_order,
 };
 pub use troubles::Troubles;

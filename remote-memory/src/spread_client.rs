@@ -15,11 +15,13 @@ use crate::client::{Believed, CacheUse, ClientConfig, Infos, OpenError, Remember
 use crate::config::RemoteConfig;
 use crate::connection::ConnectError;
 use crate::kept::Kept;
-use crate::keys::KeyRange;
+use crate::keys::{BytesRange, KeyRange};
 use crate::latencies::{LatencyBuckets, OperationLatencies};
 use crate::members::{Awaited, ServerSet};
 use crate::memory::RemoteMemory;
-use crate::structure::{Answer, Change, Order, Pairs, Portion, Spread, Step, Stepped, Structure};
+use crate::structure::{
+    Answer, BytesExported, BytesPairs, Change, Order, Pairs, Portion, Spread, Step, Stepped, Structure,
+};
 
 /// A client of a structure over all memory servers, whose memory is kept connected. A clone is the same client.
 pub struct SpreadClient<S: Spread>(Rc<Inner<S>>);
@@ -92,6 +94,23 @@ impl<S: Spread> SpreadClient<S> {
     }
 }
 
+impl<S: Spread> SpreadClient<S> {
+    /// The same of keys of bytes, which the structure may not have.
+    async fn on_bytes<T>(
+        &self,
+        kind: impl FnOnce(&mut OperationLatencies) -> &mut LatencyBuckets,
+        work: impl AsyncFnOnce(&S) -> Option<Answer<T, S::Error>>,
+    ) -> Option<Answer<T, S::Error>> {
+        let since = self.now();
+        let answer = match self.structure().await {
+            Ok(structure) => work(&structure).await?,
+            Err(error) => Answer { result: Err(error), round_trips: 0 },
+        };
+        kind(&mut self.0.latencies.borrow_mut()).record((self.now() - since).as_nanos());
+        Some(answer)
+    }
+}
+
 impl<S: Spread> Structure for SpreadClient<S> {
     type Value = S::Value;
     type Error = S::Error;
@@ -122,6 +141,29 @@ impl<S: Spread> Structure for SpreadClient<S> {
 
     async fn export(&self, from: S::Cursor, most: usize) -> Answer<Portion<Bytes, S::Cursor>, S::Error> {
         self.on(|all| &mut all.scans, async |structure| structure.export(from, most).await).await
+    }
+
+    async fn get_bytes(&self, key: &[u8]) -> Option<Answer<Option<S::Value>, S::Error>> {
+        self.on_bytes(|all| &mut all.reads, async |structure| structure.get_bytes(key).await).await
+    }
+
+    async fn change_bytes(&self, key: &[u8], change: Change<'_>) -> Option<Answer<bool, S::Error>> {
+        self.on_bytes(|all| &mut all.writes, async |structure| structure.change_bytes(key, change).await)
+            .await
+    }
+
+    async fn scan_bytes(
+        &self,
+        range: BytesRange,
+        order: Order,
+        most: usize,
+    ) -> Option<Answer<BytesPairs, S::Error>> {
+        let scan = async |structure: &S| structure.scan_bytes(range, order, most).await;
+        self.on_bytes(|all| &mut all.scans, scan).await
+    }
+
+    async fn export_bytes(&self, from: S::Cursor, most: usize) -> Option<BytesExported<S::Cursor, S::Error>> {
+        self.on_bytes(|all| &mut all.scans, async |structure| structure.export_bytes(from, most).await).await
     }
 
     fn is_unknown(error: &S::Error) -> bool {

@@ -36,15 +36,15 @@ pub type Pairs = Vec<(u64, Bytes)>;
 pub type BytesPairs = Vec<(Bytes, Bytes)>;
 
 /// Keys with copies of their values.
-pub fn copied<V: AsRef<[u8]>>(pairs: Vec<(u64, V)>) -> Pairs {
+pub fn copied<K, V: AsRef<[u8]>>(pairs: Vec<(K, V)>) -> Vec<(K, Bytes)> {
     pairs.into_iter().map(|(key, value)| (key, Bytes::copy_from_slice(value.as_ref()))).collect()
 }
 
 /// Some of all pairs of a structure.
 #[derive(Debug)]
-pub struct Portion<V, C> {
+pub struct Portion<V, C, K = u64> {
     /// Keys with their values.
-    pub pairs: Vec<(u64, V)>,
+    pub pairs: Vec<(K, V)>,
     /// Where the others follow. `None` if there are no others.
     pub rest: Option<C>,
 }
@@ -60,6 +60,9 @@ impl<V> Portion<V, KeyRange> {
         Self { rest: rest.filter(|rest| !rest.is_empty()), pairs }
     }
 }
+
+/// Some of all pairs of a structure whose keys are bytes.
+pub type BytesExported<C, E> = Answer<Portion<Bytes, C, Bytes>, E>;
 
 /// Order of the keys in a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -237,7 +240,7 @@ pub trait Structure {
         most: usize,
     ) -> impl Future<Output = Answer<Portion<Bytes, Self::Cursor>, Self::Error>>;
 
-    /// Finds the value of a key of bytes. A structure whose keys are always numbers answers none of these three.
+    /// Finds the value of a key of bytes. A structure whose keys are always numbers answers none of these four.
     fn get_bytes(
         &self,
         _key: &[u8],
@@ -261,6 +264,16 @@ pub trait Structure {
         _order: Order,
         _most: usize,
     ) -> impl Future<Output = Option<Answer<BytesPairs, Self::Error>>> {
+        std::future::ready(None)
+    }
+
+    /// Finds the next pairs of the whole structure, as [`export`](Self::export) does, where its keys are bytes in no order. A structure that has
+    /// them in order does not answer: all of its pairs are those of a [scan](Self::scan_bytes).
+    fn export_bytes(
+        &self,
+        _from: Self::Cursor,
+        _most: usize,
+    ) -> impl Future<Output = Option<BytesExported<Self::Cursor, Self::Error>>> {
         std::future::ready(None)
     }
 

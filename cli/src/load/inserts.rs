@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fatbtree_blink::Contention;
-use fatbtree_memserver::grpc::LoadData as _;
 use fatbtree_processes::{Adapter, ClientOptions, NodeError, Reached, StructureProcess};
 use fatbtree_registry::{Kind as _, SpreadKind};
-use fatbtree_remote_memory::{Answer, Change, SpreadClient, Structure as _};
+use fatbtree_remote_memory::{Answer, Change, SpreadClient, Structure};
 use fatbtree_topology::Cluster;
 
 use super::Arguments;
-use super::input::Input;
-use super::spread::SpreadResult;
+use super::spread::{Content, SpreadResult};
 use crate::interrupted::Interrupted;
 use crate::progress;
 use crate::structure::{client_of, open_client};
@@ -23,29 +21,25 @@ const DEPTH: usize = 64;
 /// Time limit for memory servers to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Inserts all keys into an empty structure, or those that are missing.
+/// Client of a structure over all memory servers.
+type ClientOf<K> = SpreadClient<<K as SpreadKind>::Structure<Adapter>>;
+
+/// Inserts all keys into an empty structure, or those that are missing. `put` inserts one of them.
 pub(super) fn insert<K: SpreadKind>(
     arguments: &Arguments,
     cluster: &Cluster,
-    data: &Input,
+    content: &Content<K>,
+    put: impl AsyncFn(&ClientOf<K>, usize) -> Result<Answer<bool, <ClientOf<K> as Structure>::Error>>,
 ) -> Result<SpreadResult> {
-    let value = |at| {
-        let mut value = Vec::new();
-        data.append(at, &mut value);
-        value
-    };
-    let put = async |client: &SpreadClient<K::Structure<Adapter>>, at: usize| {
-        let value = value(at);
-        Ok(client.change(data.keys()[at], change_to(&value, arguments)).await)
-    };
-    let done = insert_all(arguments, cluster, data.keys().len(), put)?;
+    let count = content.data.keys().len();
+    let done = insert_all(arguments, cluster, count, put)?;
     Ok(SpreadResult {
         name: K::NAME,
-        keys: data.keys().len() as u64,
-        value_bytes: data.value_bytes(),
+        keys: count as u64,
+        value_bytes: content.value_bytes,
         seconds: done.seconds,
-        keys_per_s: data.keys().len() as f64 / done.seconds,
-        round_trips: Some(done.round_trips as f64 / data.keys().len().max(1) as f64),
+        keys_per_s: count as f64 / done.seconds,
+        round_trips: Some(done.round_trips as f64 / count.max(1) as f64),
         there: arguments.resume.then_some(done.there),
         servers: cluster.servers().len(),
     })

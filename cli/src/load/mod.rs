@@ -4,6 +4,7 @@ mod byte_keys;
 mod following;
 mod input;
 mod inserts;
+mod names;
 mod spread;
 
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
-use crate::structure::{StructureArgument, refuse_without_tree};
+use crate::structure::StructureArgument;
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -44,6 +45,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets    another layout: values of up to 32 bytes in the leaves
   fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes    names, URLs: keys of bytes
+  fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes --structure hash    the same into the hash table
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
   fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index
@@ -75,7 +77,7 @@ pub(crate) struct Arguments {
     /// Replace what memory servers hold. Without this, a server that is not empty ends the command.
     #[arg(long)]
     replace: bool,
-    /// Kind of the keys of trees: numbers, or bytes (names, URLs), as they stand in the file, a key a line or key,value in a .csv.
+    /// Kind of the keys of trees, or of a hash table: numbers, or bytes (names, URLs), as they stand in the file, a key a line or key,value in a .csv.
     #[arg(long, value_enum, value_name = "numbers|bytes", default_value = "numbers", conflicts_with_all = ["empty", "trace"])]
     key_type: KeyType,
     #[command(flatten)]
@@ -103,11 +105,16 @@ impl Arguments {
         if self.key_type == KeyType::Numbers {
             return self.input().map(Content::Numbers);
         }
+        self.byte_pairs().map(|pairs| Content::Bytes(Arc::new(pairs)))
+    }
+
+    /// Reads keys of bytes and values.
+    fn byte_pairs(&self) -> Result<BytePairs> {
         let source = self.keys.as_deref().unwrap_or_default().parse()?;
         let (Source::Keys(path) | Source::Csv(path)) = source else {
             bail!("--key-type bytes takes a file of keys: --keys FILE");
         };
-        Ok(Content::Bytes(Arc::new(byte_keys::pairs_of(&path, self.values)?)))
+        byte_keys::pairs_of(&path, self.values)
     }
 
     /// Reads keys and values.
@@ -159,9 +166,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let structure = arguments.structure.of(&cluster);
     arguments.layout.check_structure(structure)?;
-    let is_bytes = arguments.key_type == KeyType::Bytes;
-    refuse_without_tree(structure, is_bytes, "--key-type bytes", "its keys are numbers")?;
-    let filled = with_spread!(structure, K => spread::load::<K>(arguments, &cluster)?);
+    let filled = with_spread!(structure, K => match arguments.key_type {
+        KeyType::Numbers => spread::load::<K>(arguments, &cluster)?,
+        KeyType::Bytes => spread::load_bytes::<K>(arguments, &cluster)?,
+    });
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
         match to_stdout {

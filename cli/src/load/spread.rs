@@ -5,16 +5,17 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use fatbtree_memserver::grpc::{Client, LoadData as _, Plan, empty, load_parts};
-use fatbtree_memserver::{Part as _, Tenant};
-use fatbtree_registry::{Kind as _, SpreadKind};
-use fatbtree_remote_memory::ServerInfo;
+use fatbtree_memserver::grpc::{Client, KeysAndValues, LoadData, Plan, empty, load_parts};
+use fatbtree_memserver::{Part, Tenant};
+use fatbtree_registry::{ByteKeys, Kind as _, SpreadKind};
+use fatbtree_remote_memory::{ServerInfo, Structure as _};
 use fatbtree_topology::{Cluster, MemoryServer};
 use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use super::following::{Following, connected};
-use super::input::Input;
+use super::inserts::change_to;
+use super::names::Names;
 use super::{Arguments, Use, connect, inserts, use_of};
 use crate::count;
 use crate::structure::numbers;
@@ -65,13 +66,61 @@ pub(super) fn load<K: SpreadKind>(arguments: &Arguments, cluster: &Cluster) -> R
         );
     }
     let data = arguments.input()?;
+    let content = Content::<K> {
+        shape: K::shape(numbers(cluster)?),
+        data: Arc::clone(&data) as _,
+        value_bytes: data.value_bytes(),
+        is_other: false,
+    };
+    match run_fill(arguments, cluster, &content)? {
+        Some(loaded) => Ok(loaded),
+        None => inserts::insert(arguments, cluster, &content, async |client, at| {
+            let mut value = Vec::new();
+            data.append(at, &mut value);
+            Ok(client.change(data.keys()[at], change_to(&value, arguments)).await)
+        }),
+    }
+}
+
+/// The same with keys of bytes.
+pub(super) fn load_bytes<K: SpreadKind>(arguments: &Arguments, cluster: &Cluster) -> Result<SpreadResult> {
+    let Some(ByteKeys { shape, word_of }) = K::with_byte_keys(numbers(cluster)?) else {
+        bail!(
+            "--key-type bytes is for trees and hash tables, and the memory servers hold a {}: its keys are numbers",
+            K::NAME
+        );
+    };
+    let names = Arc::new(Names::new(arguments.byte_pairs()?, word_of));
+    let value_bytes = names.value_bytes();
+    let content = Content::<K> { shape, data: Arc::clone(&names) as _, value_bytes, is_other: true };
+    match run_fill(arguments, cluster, &content)? {
+        Some(loaded) => Ok(loaded),
+        None => inserts::insert(arguments, cluster, &content, async |client, at| {
+            let (key, value) = names.pair(at);
+            let answer = client.change_bytes(key, change_to(value, arguments)).await;
+            answer.context("the structure has no keys of bytes")
+        }),
+    }
+}
+
+/// What a structure is filled with.
+pub(super) struct Content<K: SpreadKind> {
+    shape: <K::Part as Part>::Shape,
+    pub(super) data: Arc<dyn LoadData>,
+    /// Bytes of all values together.
+    pub(super) value_bytes: u64,
+    /// Whether it has another shape than servers have when they are started, or emptied.
+    is_other: bool,
+}
+
+fn run_fill<K: SpreadKind>(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    content: &Content<K>,
+) -> Result<Option<SpreadResult>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let trust = crate::topology::trust(cluster, &arguments.cluster, OPERATOR)?;
-    let filling = fill::<K>(arguments, cluster, &trust, &data);
-    match runtime.block_on(filling)? {
-        Some(loaded) => Ok(loaded),
-        None => inserts::insert::<K>(arguments, cluster, &data),
-    }
+    runtime.block_on(fill::<K>(arguments, cluster, &trust, content))
 }
 
 /// Loads the structure; or empties it, if a client shall insert the keys, and returns `None`.
@@ -79,18 +128,26 @@ async fn fill<K: SpreadKind>(
     arguments: &Arguments,
     cluster: &Cluster,
     trust: &Trust,
-    data: &Arc<Input>,
+    content: &Content<K>,
 ) -> Result<Option<SpreadResult>> {
     let mut signalled = pin!(fatbtree_processes::stop_signal().context("listening for signals")?);
     let connecting = connect_to_fill::<K>(cluster, trust, arguments.replace || arguments.resume);
     let servers = connected(connecting, &mut signalled).await?;
-    if arguments.client.is_none() {
+    let plan = |data| {
         let infos: Vec<_> = servers.iter().map(|server| server.info).collect();
-        let plan = Plan::<K::Part>::new(K::shape(numbers(cluster)?), &infos, Arc::clone(data) as _)?;
-        return bulk_load::<K>(plan, servers, data, signalled).await.map(Some);
+        Plan::<K::Part>::new(content.shape, &infos, data)
+    };
+    if arguments.client.is_none() {
+        let plan = plan(Arc::clone(&content.data))?;
+        return bulk_load::<K>(plan, servers, content, signalled).await.map(Some);
     }
-    if arguments.replace {
-        make_empty::<K>(servers).await?;
+    match (content.is_other, arguments.resume) {
+        (true, false) => {
+            let plan = plan(Arc::new(KeysAndValues::default()))?;
+            bulk_load::<K>(plan, servers, content, signalled).await?;
+        }
+        (false, false) if arguments.replace => make_empty::<K>(servers).await?,
+        _ => {}
     }
     Ok(None)
 }
@@ -99,10 +156,10 @@ async fn fill<K: SpreadKind>(
 async fn bulk_load<K: SpreadKind>(
     plan: Plan<K::Part>,
     servers: Vec<Server<'_, K>>,
-    data: &Input,
+    content: &Content<K>,
     signalled: impl Future<Output = ()>,
 ) -> Result<SpreadResult> {
-    let count = data.keys().len() as u64;
+    let count = content.data.keys().len() as u64;
     let following = Following::new("bytes", plan.bytes(), servers.len());
     let clients = servers.into_iter().map(|server| (server.described.partition, server.client));
     let loaded = load_parts(plan, clients.collect(), |progress| following.tell(progress));
@@ -111,7 +168,7 @@ async fn bulk_load<K: SpreadKind>(
     Ok(SpreadResult {
         name: K::NAME,
         keys: count,
-        value_bytes: data.value_bytes(),
+        value_bytes: content.value_bytes,
         seconds,
         keys_per_s,
         round_trips: None,

@@ -1,5 +1,6 @@
 //! `fatbtree get`, `put`, `delete` and `scan` on a running cluster, with their exit codes.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use crate::common::processes::{Role, cluster_file_like};
@@ -66,7 +67,6 @@ fn keys_of_bytes_are_loaded_put_read_scanned_and_deleted() {
         |more: &[&str]| said(&[&["load", "--keys", names, "--key-type", "bytes"], more].concat(), cluster).0;
     assert_eq!(load(&[]), Some(0));
     assert_eq!(load(&[]), Some(1), "it would replace a tree");
-    assert_eq!(load(&["--structure", "hash"]), Some(1), "its keys are numbers");
     let is = |words: &[&str], code: i32, text: &str| {
         assert_eq!(said(words, cluster), (Some(code), text.to_owned()), "{words:?}");
     };
@@ -109,6 +109,78 @@ fn keys_of_bytes_are_loaded_put_read_scanned_and_deleted() {
     assert!(output.status.success() && told.contains("1 line with a key that an earlier line has"), "{told}");
     assert_eq!(said(&["scan", "--bytes"], cluster).1.lines().count(), 2);
     assert!(up.stop("INT").success());
+}
+
+/// A hash table takes keys of bytes as well, in no order: in bulk, or by a client. Dolphin indexes and tables of transactions refuse them.
+#[test]
+fn a_hash_table_has_keys_of_bytes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let text = fs::read_to_string(&file).expect("the file is there");
+    fs::write(&file, format!("structure = \"hash\"\n{text}")).expect("a file");
+    let cluster = file.to_str().expect("a plain path");
+    let data = folder.path().join("data");
+    let words = ["up", cluster, "--data", data.to_str().expect("a plain path")];
+    let up = Role::start(&words);
+    up.until("ready");
+    let names = folder.path().join("names.csv");
+    let pairs: BTreeSet<String> = (0..500).map(|n| format!("https://www.example.com/{n},{n}")).collect();
+    let text: Vec<_> = pairs.iter().cloned().collect();
+    fs::write(&names, text.join("\n")).expect("a file");
+    let names = names.to_str().expect("a plain path");
+    let load =
+        |more: &[&str]| said(&[&["load", "--keys", names, "--key-type", "bytes"], more].concat(), cluster);
+    let (code, told) = load(&[]);
+    assert!(code == Some(0) && told.contains("500 keys with values of "), "{told}");
+    assert_eq!(load(&[]).0, Some(1), "it would replace a table");
+    let is = |words: &[&str], code: i32, text: &str| {
+        assert_eq!(said(words, cluster), (Some(code), text.to_owned()), "{words:?}");
+    };
+    let all = || -> BTreeSet<String> {
+        let (code, text) = said(&["scan", "--bytes", "--csv"], cluster);
+        assert_eq!(code, Some(0));
+        text.lines().map(str::to_owned).collect()
+    };
+    assert_eq!(all(), pairs);
+    is(&["get", "https://www.example.com/7"], 0, "7");
+    is(&["get", "https://www.example.com/"], 1, "");
+    is(&["put", "0xff00", "--bytes", "x"], 0, "");
+    is(&["get", "0xff00", "--bytes", "--json"], 0, "{\"key\":null,\"key_hex\":\"ff00\",\"value\":\"x\"}\n");
+    is(&["delete", "0xff00", "--bytes"], 0, "");
+    is(&["delete", "0xff00", "--bytes"], 1, "");
+    // A server that comes back has the same table.
+    assert!(up.stop("INT").success());
+    let up = Role::start(&words);
+    up.until("ready");
+    assert_eq!(all(), pairs);
+    let refused = |words: &[&str], why: &str| {
+        let output = run(&[words, &["--cluster", cluster]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(why), "{words:?}: {text}");
+    };
+    refused(&["get", "7"], "keys of this hash table are bytes");
+    refused(&["scan"], "keys of this hash table are bytes");
+    refused(&["scan", "--prefix", "https"], "a hash table does not have the operation scan");
+    refused(&["scan", "a..b"], "a hash table does not have the operation scan");
+    refused(&["scan", "--bytes", "--backward"], "a hash table does not have the operation scan_backward");
+    // By a client, which goes on with what is there.
+    let (code, told) = load(&["--client", "client", "--replace"]);
+    assert!(code == Some(0) && told.contains("round trips each"), "{told}");
+    assert_eq!(all(), pairs);
+    fs::write(names, "https://www.example.com/7,another\nuser:1,Ada\n").expect("a file");
+    let (code, told) = load(&["--client", "client", "--resume"]);
+    assert!(code == Some(0) && told.contains("1 of them were there"), "{told}");
+    is(&["get", "https://www.example.com/7"], 0, "7");
+    is(&["get", "user:1"], 0, "Ada");
+    // Another load makes it one of numbers again.
+    assert_eq!(said(&["load", "--keys", "100", "--replace"], cluster).0, Some(0));
+    refused(&["get", "user:1"], "keys of this hash table are numbers");
+    assert_eq!(said(&["scan"], cluster).1.lines().count(), 100);
+    assert!(up.stop("INT").success());
+    for (structure, name) in [("dolphin", "Dolphin index"), ("dtx", "transactional table")] {
+        let load = ["load", "--keys", names, "--key-type", "bytes", "--structure", structure];
+        refused(&load, &format!("hold a {name}: its keys are numbers"));
+    }
 }
 
 /// A shell's `$( )` takes line ends away, so what `get` prints must not have others.

@@ -1,30 +1,44 @@
 //! Commands by the client library.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use fatbtree::{BytesClient, BytesRange, Error};
+use fatbtree::{BytesClient, BytesRange, Error, Scan};
 use futures_buffered::join_all;
 use redis_protocol::resp2::types::BytesFrame;
 
 use crate::command::{Command, Match, When};
 use crate::cursors::Cursors;
 
+/// Cursors of trees that are kept: a key each.
+const KEYS_KEPT: usize = 10_000;
+
+/// Cursors of a hash table that are kept: a part of its pairs each.
+const SCANS_KEPT: usize = 64;
+
 /// What all connections share.
 pub(crate) struct Server {
     db: BytesClient,
-    cursors: Mutex<Cursors>,
+    /// Whether keys have an order: scans go on after a key, and find those with a prefix at once.
+    is_ordered: bool,
+    /// Keys after which scans go on.
+    keys: Mutex<Cursors<Bytes>>,
+    /// Scans in no order, each until it goes on.
+    scans: Mutex<Cursors<Option<Scan<Bytes>>>>,
 }
 
 impl Server {
-    pub(crate) fn new(db: BytesClient) -> Self {
-        Self { db, cursors: Mutex::default() }
-    }
-
     /// Fails where there are no keys of bytes.
-    pub(crate) async fn check(&self) -> Result<(), Error> {
-        self.db.get("").await.map(drop)
+    pub(crate) async fn new(db: BytesClient) -> Result<Self, Error> {
+        db.get("").await?;
+        let is_ordered = match db.scan(..="").next().await {
+            Some(Err(Error::NotInStructure { operation: "scan", .. })) => false,
+            Some(Err(error)) => return Err(error),
+            Some(Ok(_)) | None => true,
+        };
+        let (keys, scans) = (Cursors::new(KEYS_KEPT).into(), Cursors::new(SCANS_KEPT).into());
+        Ok(Self { db, is_ordered, keys, scans })
     }
 
     /// Carries out a pipeline, with the result as if one after the other: commands that do not touch each other are carried out at once.
@@ -94,7 +108,10 @@ impl Server {
                 let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
                 BytesFrame::Array(found.into_iter().map(bulk).collect())
             }
-            Command::Scan { cursor, keys, count } => self.scan(cursor, keys, count).await?,
+            Command::Scan { cursor, keys, count } if self.is_ordered => {
+                self.scan(cursor, keys, count).await?
+            }
+            Command::Scan { cursor, keys, count } => self.scan_all(cursor, &keys, count).await?,
             Command::Info => {
                 let stats = self.db.client().stats();
                 let version = env!("CARGO_PKG_VERSION");
@@ -116,10 +133,7 @@ impl Server {
             Match::Key(key) => BytesRange::of(key.clone()..=key),
         };
         if cursor != 0 {
-            let last = self.cursors.lock().unwrap_or_else(PoisonError::into_inner).get(cursor);
-            let Some(last) = last else {
-                return Ok(BytesFrame::Error("ERR this cursor is kept no more: begin the scan again".into()));
-            };
+            let Some(last) = locked(&self.keys).get(cursor).cloned() else { return Ok(no_cursor()) };
             range = range.after(&last, fatbtree::Order::Forward);
         }
         let (mut pairs, mut found) = (self.db.scan_range(range, false), Vec::new());
@@ -132,13 +146,50 @@ impl Server {
             Some(last) if found.len() == count => {
                 // Of its own: a part of the memory of many pairs would keep all of that.
                 let last = Bytes::copy_from_slice(last);
-                self.cursors.lock().unwrap_or_else(PoisonError::into_inner).put(last)
+                locked(&self.keys).put(last)
             }
             _ => 0,
         };
-        let found = found.into_iter().map(BytesFrame::BulkString).collect();
-        Ok(BytesFrame::Array(vec![BytesFrame::BulkString(next.to_string().into()), BytesFrame::Array(found)]))
+        Ok(scanned(next, found))
     }
+
+    /// The same in no order, as Redis does it: `count` keys are looked at, and those are given that match. A cursor is taken once.
+    async fn scan_all(&self, cursor: u64, keys: &Match, count: usize) -> Result<BytesFrame, Error> {
+        let mut pairs = match cursor {
+            0 => self.db.pairs(),
+            _ => match locked(&self.scans).get(cursor).and_then(Option::take) {
+                Some(pairs) => pairs,
+                None => return Ok(no_cursor()),
+            },
+        };
+        let mut found = Vec::new();
+        for _ in 0..count {
+            let Some(pair) = pairs.next().await else { return Ok(scanned(0, found)) };
+            let (key, _) = pair?;
+            let is_meant = match keys {
+                Match::Prefix(prefix) => key.starts_with(prefix),
+                Match::Key(one) => key == *one,
+            };
+            if is_meant {
+                found.push(key);
+            }
+        }
+        let next = locked(&self.scans).put(Some(pairs));
+        Ok(scanned(next, found))
+    }
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn no_cursor() -> BytesFrame {
+    BytesFrame::Error("ERR this cursor is kept no more: begin the scan again".into())
+}
+
+fn scanned(next: u64, found: Vec<Bytes>) -> BytesFrame {
+    let found = found.into_iter().map(BytesFrame::BulkString).collect();
+    BytesFrame::Array(vec![BytesFrame::BulkString(next.to_string().into()), BytesFrame::Array(found)])
 }
 
 fn ok() -> BytesFrame {

@@ -1,38 +1,39 @@
-//! Cursors of SCAN: numbers for keys at which scans go on.
+//! Cursors of SCAN: numbers for what scans go on with.
 //!
-//! A cursor of Redis is a number, and a scan of a tree goes on at a key, so the server keeps the keys of the last cursors that it gave. A scan
-//! whose cursor it keeps no more is told to begin again.
+//! A cursor of Redis is a number. A scan of a tree goes on at a key, and one of a hash table with what it has left, so the server keeps that of
+//! the last cursors that it gave. A scan whose cursor it keeps no more is told to begin again.
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
-/// Cursors that are kept.
-const KEPT: usize = 10_000;
-
-/// Keys at which scans go on.
-#[derive(Default)]
-pub(crate) struct Cursors {
+/// What scans go on with.
+pub(crate) struct Cursors<T> {
+    /// Cursors that are kept.
+    most: usize,
     /// Number of the first one that is kept, less one.
     forgotten: u64,
-    keys: VecDeque<Bytes>,
+    all: VecDeque<T>,
 }
 
-impl Cursors {
-    /// A cursor for a scan that goes on after this key.
-    pub(crate) fn put(&mut self, last: Bytes) -> u64 {
-        if self.keys.len() == KEPT {
-            self.keys.pop_front();
-            self.forgotten += 1;
-        }
-        self.keys.push_back(last);
-        self.forgotten + self.keys.len() as u64
+impl<T> Cursors<T> {
+    /// No cursor yet; so many are kept.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, forgotten: 0, all: VecDeque::new() }
     }
 
-    /// The key after which a scan goes on.
-    pub(crate) fn get(&self, cursor: u64) -> Option<Bytes> {
+    /// A cursor for a scan that goes on with this.
+    pub(crate) fn put(&mut self, rest: T) -> u64 {
+        if self.all.len() == self.most {
+            self.all.pop_front();
+            self.forgotten += 1;
+        }
+        self.all.push_back(rest);
+        self.forgotten + self.all.len() as u64
+    }
+
+    /// What a scan goes on with.
+    pub(crate) fn get(&mut self, cursor: u64) -> Option<&mut T> {
         let at = cursor.checked_sub(self.forgotten + 1)?;
-        self.keys.get(usize::try_from(at).ok()?).cloned()
+        self.all.get_mut(usize::try_from(at).ok()?)
     }
 }
 
@@ -42,16 +43,11 @@ mod tests {
 
     #[test]
     fn the_last_cursors_are_kept() {
-        let mut cursors = Cursors::default();
-        let key = |n: usize| Bytes::from(n.to_string());
-        for n in 0..2 * KEPT {
-            assert_eq!(cursors.put(key(n)), n as u64 + 1, "0 begins a scan, and ends it");
+        let mut cursors = Cursors::new(100);
+        for n in 0..200_u64 {
+            assert_eq!(cursors.put(n), n + 1, "0 begins a scan, and ends it");
         }
-        assert_eq!(cursors.get(2 * KEPT as u64), Some(key(2 * KEPT - 1)));
-        assert_eq!(cursors.get(KEPT as u64 + 1), Some(key(KEPT)));
-        assert_eq!(
-            (cursors.get(KEPT as u64), cursors.get(2 * KEPT as u64 + 1), cursors.get(0)),
-            (None, None, None)
-        );
+        assert_eq!([200, 101].map(|cursor| cursors.get(cursor).copied()), [Some(199), Some(100)]);
+        assert_eq!([100, 201, 0].map(|cursor| cursors.get(cursor).copied()), [None; 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! `fatbtree-resp`: a tree of byte keys for programs that speak the Redis protocol (RESP2).
+//! `fatbtree-resp`: trees or a hash table of byte keys for programs that speak the Redis protocol (RESP2).
 //!
 //! An example of the client library: all it knows of the cluster is [`fatbtree::BytesClient`].
 //!
@@ -14,7 +14,8 @@
 //! redis-cli --scan --pattern 'user:*'
 //! ```
 //!
-//! GET, SET with NX or XX, DEL, EXISTS, MGET, SCAN with MATCH `prefix*`, PING and INFO. A pipeline is carried out many commands at a time: as if
+//! GET, SET with NX or XX, DEL, EXISTS, MGET, SCAN with MATCH `prefix*`, PING and INFO. A scan of trees reads the keys with the prefix alone, in
+//! their order; one of a hash table looks at all keys, in no order, as Redis does. A pipeline is carried out many commands at a time: as if
 //! one after the other, because commands on one key wait for each other where one of them changes it. Each command is atomic on one key; MGET
 //! and DEL of several keys are one operation for each. What Redis has beyond that (expiry, types, transactions, databases) is refused with an
 //! error.
@@ -34,7 +35,7 @@ use tokio::net::TcpListener;
 
 use carry_out::Server;
 
-/// A tree of byte keys for programs that speak the Redis protocol.
+/// Trees or a hash table of byte keys for programs that speak the Redis protocol.
 #[derive(Parser)]
 #[command(
     version,
@@ -66,9 +67,8 @@ async fn main() -> Result<()> {
     }
     let listener = TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
     let client = options.connect().await?;
-    let server = Arc::new(Server::new(client.bytes()));
     // Fails here where keys are numbers, and not with the first command.
-    server.check().await?;
+    let server = Arc::new(Server::new(client.bytes()).await?);
     println!("ready on {}", listener.local_addr()?);
     let accepting = async {
         loop {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::Running;
 use fatbtree_blink::{Keys, TreeConfig, ValueLayout};
+use fatbtree_registry::Hash;
 use redis_protocol::resp2::decode::decode;
 use redis_protocol::resp2::types::OwnedFrame;
 
@@ -29,10 +30,22 @@ impl Drop for Server {
     }
 }
 
-/// Starts it. The error is what it says where it does not start.
+/// Starts it over trees. The error is what it says where it does not start.
 fn start(keys: Keys) -> Result<Server, String> {
     let config = TreeConfig::default().with_values(ValueLayout::SHORT).unwrap();
-    let cluster = Running::with_trees(1, config.with_keys(keys).unwrap());
+    start_over(Running::with_trees(1, config.with_keys(keys).unwrap()))
+}
+
+/// Starts it over a hash table.
+fn start_over_hash_table() -> Server {
+    let cluster = Running::with_byte_keys::<Hash>();
+    let file = cluster.folder.path().join("cluster.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(file, format!("structure = \"hash\"\n{text}")).unwrap();
+    start_over(cluster).unwrap()
+}
+
+fn start_over(cluster: Running) -> Result<Server, String> {
     let mut process = Command::new(env!("CARGO_BIN_EXE_fatbtree-resp"))
         .arg("--cluster")
         .arg(cluster.folder.path().join("cluster.toml"))
@@ -104,8 +117,12 @@ fn ok() -> OwnedFrame {
 
 #[test]
 fn programs_are_answered_as_redis_does() {
-    let server = start(Keys::Bytes).unwrap();
-    let mut program = Program::connect(&server);
+    answered(&start(Keys::Bytes).unwrap());
+    answered(&start_over_hash_table());
+}
+
+fn answered(server: &Server) {
+    let mut program = Program::connect(server);
     assert_eq!(program.ask(&["PING"]), OwnedFrame::SimpleString("PONG".into()));
     assert_eq!(program.ask(&["GET", "user:1"]), OwnedFrame::Null);
     assert_eq!(program.ask(&["SET", "user:1", "Ada", "XX"]), OwnedFrame::Null);
@@ -152,8 +169,12 @@ fn a_pipeline_is_in_order() {
 
 #[test]
 fn a_scan_gives_each_key_once_whatever_else_is_scanned() {
-    let server = start(Keys::Bytes).unwrap();
-    let mut program = Program::connect(&server);
+    scanned(&start(Keys::Bytes).unwrap());
+    scanned(&start_over_hash_table());
+}
+
+fn scanned(server: &Server) {
+    let mut program = Program::connect(server);
     for n in 0..250 {
         let key = format!("{}:{n}", ["user", "mail"][n % 2]);
         assert_eq!(program.ask(&["SET", &key, "x"]), ok());

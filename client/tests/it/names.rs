@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree::{Bytes, Error, Protocol, Scan, blocking};
+use fatbtree::{Bytes, Error, Protocol, Scan, Structure, blocking};
 use fatbtree_blink::{Keys, TreeConfig, ValueLayout};
+use fatbtree_registry::{Dolphin, Dtx, Hash};
 
 use crate::common::Running;
 
@@ -97,6 +98,80 @@ async fn keys_of_the_other_kind_are_refused_by_name() {
     let error = causes(&db.get("user:4711").await.unwrap_err());
     assert!(error.contains("keys of this tree are numbers"), "{error}");
     db.client().clone().close().await;
+    drop(cluster);
+    let cluster = Running::with_byte_keys::<Hash>();
+    let db = cluster.options().structure(Structure::Hash).connect().await.unwrap();
+    for error in [db.get(7).await.unwrap_err(), db.pairs().next().await.unwrap().unwrap_err()] {
+        let text = causes(&error);
+        assert!(text.contains("keys of this hash table are bytes") && text.contains("--key-type"), "{text}");
+    }
+    db.close().await;
+    drop(cluster);
+    let cluster = Running::with::<Hash>();
+    let db = cluster.options().structure(Structure::Hash).connect().await.unwrap().bytes();
+    let refused = [db.put("a", "").await.unwrap_err(), db.pairs().next().await.unwrap().unwrap_err()];
+    for error in refused {
+        let text = causes(&error);
+        assert!(text.contains("keys of this hash table are numbers"), "{text}");
+    }
+    db.client().clone().close().await;
+}
+
+/// Structures whose keys are always numbers say so, whatever is asked of them.
+#[tokio::test]
+async fn structures_of_numbers_alone_refuse_names_by_name() {
+    async fn check(cluster: Running, structure: Structure, name: &str) {
+        let db = cluster.options().structure(structure).connect().await.unwrap().bytes();
+        let refused = [
+            db.get("user:4711").await.unwrap_err(),
+            db.put("user:4711", "Ada").await.unwrap_err(),
+            db.delete("user:4711").await.unwrap_err(),
+            db.pairs().next().await.unwrap().unwrap_err(),
+            db.scan_prefix("user:").next().await.unwrap().unwrap_err(),
+        ];
+        for error in refused {
+            let text = causes(&error);
+            assert!(text.contains(name) && text.contains("keys that are numbers"), "{text}");
+        }
+        db.client().clone().close().await;
+    }
+    check(Running::with::<Dolphin>(), Structure::Dolphin, "Dolphin index").await;
+    check(Running::with::<Dtx>(), Structure::Dtx, "transactional table").await;
+}
+
+#[tokio::test]
+async fn a_hash_table_has_names_in_no_order() {
+    let cluster = Running::with_byte_keys::<Hash>();
+    let db = cluster.options().structure(Structure::Hash).connect().await.unwrap().bytes();
+    assert_eq!(db.get("user:4711").await.unwrap(), None);
+    assert!(db.insert("user:4711", "Ada").await.unwrap() && !db.insert("user:4711", "Eve").await.unwrap());
+    assert!(db.compare_and_swap("user:4711", "Ada", "Grace").await.unwrap());
+    assert!(!db.update("user:4712", "Joan").await.unwrap());
+    assert_eq!(db.get("user:4711").await.unwrap().as_deref(), Some(&b"Grace"[..]));
+    assert!(db.delete("user:4711").await.unwrap() && !db.delete("user:4711").await.unwrap());
+    let mut expected = BTreeMap::new();
+    for n in 0..3000 {
+        let (key, value) = (format!("https://www.example.com/page/{n}"), n.to_string());
+        db.put(&key, &value).await.unwrap();
+        expected.insert(key, value);
+    }
+    let pairs = all(db.pairs()).await;
+    assert!(pairs.len() == expected.len() && !pairs.is_sorted());
+    assert_eq!(pairs.into_iter().collect::<BTreeMap<_, _>>(), expected);
+    let refused = [db.scan_prefix("https").next().await, db.scan("a"..).next().await];
+    for error in refused.map(|found| found.unwrap().unwrap_err()) {
+        assert!(matches!(error, Error::NotInStructure { operation: "scan", .. }), "{error:?}");
+        assert!(
+            error.to_string().contains("hash table") && error.to_string().contains("use pairs"),
+            "{error}"
+        );
+    }
+    db.client().clone().close().await;
+}
+
+#[tokio::test]
+async fn queries_have_no_names() {
+    let cluster = Running::start();
     let db = cluster.options().protocol(Protocol::Query).connect().await.unwrap().bytes();
     assert!(matches!(db.put("user:4711", "x").await, Err(Error::Unsupported { operation: "bytes", .. })));
 }

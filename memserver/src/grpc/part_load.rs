@@ -71,11 +71,11 @@ impl<P: Part> Incoming for PartIncoming<P> {
             Status::invalid_argument("the announcement is none of a part: do both ends run the same version?")
         })?;
         let proto::PartBegin { shape: of, generation, chunks, bytes: left } = announced;
-        if of != shape.to_string() {
-            return Err(Status::failed_precondition(format!(
+        let shape = P::shape_of_load(&shape, &of).ok_or_else(|| {
+            Status::failed_precondition(format!(
                 "the load is of a structure over {of}; this server's is over {shape}: use the cluster file with which the servers were started"
-            )));
-        }
+            ))
+        })?;
         let next = info.generation.wrapping_add(1);
         if generation != next {
             return Err(Status::aborted(format!(

@@ -64,11 +64,14 @@ impl<P: Part> Hosted for PartSource<P> {
             Storage::Memory => None,
         };
         let content = match found {
-            Some(found) if found.tenant.shape() != shape => {
-                let [found, expected] = [found.tenant.shape(), shape].map(|shape| shape.to_string());
-                return Err(NodeError::OtherShape { structure: P::Description::STRUCTURE, found, expected });
+            Some(found) => {
+                let [has, expected] = [found.tenant.shape(), shape].map(|shape| shape.to_string());
+                if P::shape_of_load(&shape, &has).is_none() {
+                    let structure = P::Description::STRUCTURE;
+                    return Err(NodeError::OtherShape { structure, found: has, expected });
+                }
+                found
             }
-            Some(found) => found,
             None => {
                 // No other memory of this server has had it.
                 let (generation, origin) = (rand::random(), Origin::Begun);

@@ -14,11 +14,15 @@
 //! whole ([`Table::verify`](fatbtree_race::Table::verify)). The seeds find each [`Check`](fatbtree_race::Check) that is missing: tests
 //! say so.
 //!
+//! Some seeds have keys of bytes in place of numbers. They are drawn from few hashes, so that insertions, splits and exports meet other keys
+//! of the same one.
+//!
 //! ```
 //! let outcome = fatbtree_sim::hash::Scenario::from_seed(7).run().expect("every answer is explained");
 //! assert!(outcome.answered > 0 && outcome.keys > 0);
 //! ```
 
+mod keyed;
 pub mod lab;
 mod run;
 
@@ -26,6 +30,7 @@ mod run;
 mod tests;
 
 use fatbtree_race::Verified;
+use fatbtree_remote_memory::Keys;
 use rand::RngExt as _;
 use serde::Serialize;
 
@@ -84,16 +89,26 @@ pub struct Scenario {
     pub chunk: u64,
     /// Places of keys that each client remembers.
     pub places: u64,
+    /// Kind of the keys.
+    pub kind: Keys,
 }
 
 impl Scenario {
-    /// The scenario of a seed. Aims take turns.
+    /// The scenario of a seed. Aims take turns, and so do kinds of keys: with each third turn of the aims they are bytes.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        Self::aimed(seed, Aim::TURNS[(seed % Aim::TURNS.len() as u64) as usize])
+        let turns = Aim::TURNS.len() as u64;
+        let kind = if seed / turns % 3 == 1 { Keys::Bytes } else { Keys::Numbers };
+        Self { kind, ..Self::aimed(seed, Aim::TURNS[(seed % turns) as usize]) }
     }
 
-    /// A scenario with this aim.
+    /// The same with keys of bytes, of which three and three have one hash.
+    #[must_use]
+    pub fn of_bytes(self) -> Self {
+        Self { kind: Keys::Bytes, ..self }
+    }
+
+    /// A scenario with this aim, and keys that are numbers.
     #[must_use]
     pub fn aimed(seed: u64, aim: Aim) -> Self {
         let draw = &mut random(seed, 72);
@@ -116,7 +131,7 @@ impl Scenario {
             Aim::Long => (servers, 32 << 20, 256 << 10),
             _ => (servers, 16 << 20, 64 << 10),
         };
-        Self { seed, aim, keys, longest, groups, servers, spare, chunk, places }
+        Self { seed, aim, keys, longest, groups, servers, spare, chunk, places, kind: Keys::Numbers }
     }
 
     /// Runs it to its end.

@@ -5,18 +5,19 @@ use std::rc::Rc;
 
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Cursor, Shape, Table, TableError, Verified};
-use fatbtree_remote_memory::{CommonError, Contention};
+use fatbtree_remote_memory::{CommonError, Contention, Structure as _};
 use fatbtree_verbs::BufferClass;
 use fatbtree_verbs::time::Duration;
 use rand::RngExt as _;
 
+use super::keyed::Keyed;
 use super::lab::{begin, serve_in_chunks};
 use super::{Aim, Outcome, Scenario};
 use crate::stage::{
     Act, Client, Clients, InCommon, Recorder, Restarts, SHARES, SOON, Scene, any_contention, nothing_wrong,
 };
 use crate::world::trial::{Alive, Deaths, Disturbances, Ended, Trial};
-use crate::world::{FinalOperation, Machine, MachineOptions, Options, Random, SimDevice, World, random};
+use crate::world::{FinalOperation, Machine, MachineOptions, Options, Random, World, random};
 
 /// Time with faults.
 const FAULTS: Duration = Duration::from_millis(6);
@@ -82,14 +83,15 @@ struct Living {
 }
 
 impl Living {
-    async fn open(&self) -> Result<Table<SimDevice>, TableError> {
-        Table::open(Rc::clone(&self.memory), self.setting.home).await
+    async fn open(&self) -> Result<Keyed, TableError> {
+        let table = Table::open(Rc::clone(&self.memory), self.setting.home).await?;
+        Ok(Keyed { table, keys: self.setting.scenario.kind })
     }
 
     async fn work(self, mut random: Random) {
         let Setting { recorder, scenario, .. } = &*self.setting;
         let Ok(table) = self.open().await else { return };
-        table.remember_places(scenario.places * 32);
+        table.table.remember_places(scenario.places * 32);
         loop {
             let (key, act) = scenario.draw(&mut random);
             drop(match act {
@@ -118,7 +120,7 @@ impl Living {
     /// Walks over the table, which is whole and has each key once.
     async fn verify(self) -> Result<Verified, String> {
         let table = self.open().await.map_err(|error| error.to_string())?;
-        let verified = table.verify().await.map_err(|fault| fault.to_string())?;
+        let verified = table.table.verify().await.map_err(|fault| fault.to_string())?;
         let (mut exported, mut next) = (0, Some(Cursor::default()));
         while let Some(cursor) = next {
             let portion =
@@ -217,7 +219,7 @@ fn with_buffers(mut options: MachineOptions, aim: Aim) -> MachineOptions {
 
 /// Runs a scenario.
 pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
-    let Scenario { seed, aim, groups, servers, spare, chunk, longest, .. } = *scenario;
+    let Scenario { seed, aim, groups, servers, spare, chunk, longest, kind, .. } = *scenario;
     let draw = &mut random(seed, 70);
     let mut options = Options::rough(draw);
     if aim == Aim::Long {
@@ -225,7 +227,7 @@ pub(super) fn run(scenario: &Scenario) -> Result<Outcome, String> {
         options.retry.timeout = options.retry.timeout * 16;
     }
     let world = World::new(seed, options);
-    let shape = Shape { groups, directory_bits: 8, servers, max_value: longest.max(400) as u32 };
+    let shape = Shape { groups, directory_bits: 8, servers, max_value: longest.max(400) as u32, keys: kind };
     let length = move |word: u64| 8 + (word as usize * 7_919).checked_rem(longest - 8).unwrap_or(0);
     let setting = Setting {
         recorder: Recorder::new(aim == Aim::Scarce, length),

@@ -14,7 +14,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::{Change, Spread, SpreadClient, StructureClient};
+use fatbtree_remote_memory::{Change, Keys, Spread, SpreadClient, StructureClient};
 
 use crate::world::{Driven, SimDevice};
 
@@ -92,7 +92,8 @@ impl Parts for Table<SimDevice> {
 
     fn shape(servers: u32) -> fatbtree_race::Shape {
         // Small, so that it splits.
-        fatbtree_race::Shape { servers, groups: 2, directory_bits: 6, max_value: LONGEST as u32 }
+        let (max_value, keys) = (LONGEST as u32, Keys::Numbers);
+        fatbtree_race::Shape { servers, groups: 2, directory_bits: 6, max_value, keys }
     }
 }
 

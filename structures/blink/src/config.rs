@@ -11,6 +11,7 @@ pub const MAX_PATH_MTU: u32 = 4096;
 /// The largest value a leaf can hold in line, in bytes.
 pub const MAX_INLINE_VALUE: u8 = 64;
 
+pub use fatbtree_remote_memory::Keys;
 pub use fatbtree_remote_memory::record::MAX_VALUE;
 
 /// Place of a value.
@@ -51,26 +52,6 @@ pub enum LeafKind {
     Plain,
     /// Two lines, in which the key's entry is if there is one: see [`read_bucket`](crate::node::read_bucket).
     Buckets,
-}
-
-/// Kind of a tree's keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
-pub enum Keys {
-    /// Numbers of 64 bits.
-    #[default]
-    Numbers,
-    /// Strings of bytes, of any length up to [`MAX_KEY_BYTES`](crate::layers::MAX_KEY_BYTES): see [`layers`](crate::layers).
-    Bytes,
-}
-
-/// Words for people.
-impl fmt::Display for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Numbers => "numbers",
-            Self::Bytes => "bytes",
-        })
-    }
 }
 
 /// Means by which a reader detects that a node was written during the read.

@@ -63,6 +63,10 @@ fatbtree_remote_memory::named_checks! {
     SoundSlots,
     /// A block with a key that cannot be in its slot was reached by a damaged pointer.
     OthersKey,
+    /// A block is a key's if it has all of the key's bytes, and not just a key of its hash.
+    WholeKey,
+    /// A table takes keys of its own kind alone.
+    Kind,
     /// An export finds a key once, though it was deleted and put into a later slot meanwhile.
     ExportedOnce,
 }

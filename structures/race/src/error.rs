@@ -1,6 +1,7 @@
 //! Errors of operations on a table.
 
-use fatbtree_remote_memory::{CommonError, GlobalAddress};
+use fatbtree_remote_memory::byte_keys::MAX_KEY_BYTES;
+use fatbtree_remote_memory::{CommonError, GlobalAddress, Keys};
 
 use crate::slot::MAX_SERVERS;
 
@@ -12,7 +13,7 @@ pub enum TableError {
     Common(#[from] CommonError),
     /// The first line of the server's region is no table's.
     #[error(
-        "memory server {server} holds no hash table of this version: expected the structure \"racehash\", format 2; load the server with one"
+        "memory server {server} holds no hash table of this version: expected the structure \"racehash\", format 2 or 3; load the server with one"
     )]
     NoTable {
         /// The server that was asked.
@@ -26,6 +27,21 @@ pub enum TableError {
     Full {
         /// Bits of the directory.
         bits: u8,
+    },
+    /// The table has keys of the other kind.
+    #[error(
+        "keys of this hash table are {table}, and this operation is for others: a table of bytes takes byte strings (`.bytes()` in the library), \
+         one of numbers 64-bit integers; `fatbtree load --key-type` loads one of the other kind"
+    )]
+    Keys {
+        /// The table's keys.
+        table: Keys,
+    },
+    /// A key of bytes is too long.
+    #[error("a key of {found} bytes was given, the longest has {MAX_KEY_BYTES}")]
+    KeyBytes {
+        /// Bytes given.
+        found: usize,
     },
     /// A server has given memory that pointers of the table do not reach.
     #[error(

@@ -4,7 +4,7 @@ use fatbtree_remote_memory::mix;
 
 use crate::layout::Shape;
 
-/// Hash of a key. All bits of the key take part in each field.
+/// Hash of a key, by its [word](crate::key). All bits of the word take part in each field.
 ///
 /// ```text
 ///   bits 0..16   suffix: the low `depth` bits name the subtable
@@ -15,10 +15,10 @@ use crate::layout::Shape;
 pub struct Hash(u64);
 
 impl Hash {
-    /// Hash of a key.
+    /// Hash of a key that is a number, or of the [word](crate::word_of) of one of bytes.
     #[must_use]
-    pub const fn of(key: u64) -> Self {
-        Self(mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+    pub const fn of(word: u64) -> Self {
+        Self(mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// A hash with these low bits.

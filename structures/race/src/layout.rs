@@ -21,8 +21,11 @@
 
 use std::fmt;
 
+#[cfg(doc)]
+use fatbtree_remote_memory::byte_keys::longest_value;
+use fatbtree_remote_memory::byte_keys::{KEY_LENGTH, MAX_KEY_BYTES};
 use fatbtree_remote_memory::record::MAX_VALUE;
-use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, RegionHeader, ServerSet, SizeClass};
+use fatbtree_remote_memory::{GlobalAddress, HEADER_BYTES, Keys, RegionHeader, ServerSet, SizeClass};
 
 use crate::hash::Hash;
 use crate::slot::{MAX_SERVERS, Place, Slot, UNIT, sum};
@@ -64,8 +67,11 @@ pub(crate) const MEMBERS: u64 = 8;
 /// Stands in each bucket header.
 const MAGIC: u64 = 0x5ace;
 
-/// Version of this layout, in the region's header.
+/// Version of this layout, in the region's header of a table whose keys are numbers.
 const FORMAT: u8 = 2;
+
+/// The same where keys are bytes: programs that do not know of such keys take the table for none.
+const FORMAT_BYTES: u8 = 3;
 
 /// A memory server's description of its part of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +86,11 @@ pub struct TableInfo {
 impl fmt::Display for TableInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shape, directory } = self;
-        write!(f, "table directory={} groups={}", directory.raw(), shape.groups)
+        write!(f, "table directory={} groups={}", directory.raw(), shape.groups)?;
+        match shape.keys {
+            Keys::Numbers => Ok(()),
+            Keys::Bytes => write!(f, " keys=bytes"),
+        }
     }
 }
 
@@ -94,24 +104,39 @@ pub struct Shape {
     pub directory_bits: u8,
     /// Memory servers that subtables and blocks are spread over: a bit for each number.
     pub servers: u32,
-    /// Longest value in bytes. A server's chunks hold the block of one, [`block_bytes`](crate::block::block_bytes).
+    /// Longest value in bytes; with a key of bytes no more than [`longest_value`]. A server's chunks hold the block of the longest
+    /// [record](Self::longest_record).
     pub max_value: u32,
+    /// Kind of the keys.
+    #[cfg_attr(feature = "host", serde(default, skip_serializing_if = "are_numbers"))]
+    pub keys: Keys,
+}
+
+/// Descriptions of such tables are as they were before there were others.
+#[cfg(feature = "host")]
+fn are_numbers(keys: &Keys) -> bool {
+    *keys == Keys::Numbers
 }
 
 /// Words for people.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { groups, directory_bits, servers, max_value } = *self;
+        let Self { groups, directory_bits, servers, max_value, keys } = *self;
         let servers = ServerSet(servers);
         write!(f, "{servers}, values of up to {max_value} bytes, ")?;
-        write!(f, "{groups} groups a subtable, {directory_bits} bits of directory")
+        write!(f, "{groups} groups a subtable, {directory_bits} bits of directory")?;
+        match keys {
+            Keys::Numbers => Ok(()),
+            Keys::Bytes => write!(f, ", keys of bytes"),
+        }
     }
 }
 
 impl Default for Shape {
-    /// One server, number 0; subtables of 64 groups, up to 65,536 of them; values of up to 1 MiB.
+    /// One server, number 0; subtables of 64 groups, up to 65,536 of them; values of up to 1 MiB; keys that are numbers.
     fn default() -> Self {
-        Self { groups: 64, directory_bits: MAX_DIRECTORY_BITS, servers: 1, max_value: MAX_VALUE }
+        let (max_value, keys) = (MAX_VALUE, Keys::Numbers);
+        Self { groups: 64, directory_bits: MAX_DIRECTORY_BITS, servers: 1, max_value, keys }
     }
 }
 
@@ -153,6 +178,17 @@ impl Shape {
         Ok(())
     }
 
+    /// Bytes of the longest record without its head: a value, and the key before it if keys are bytes.
+    #[must_use]
+    pub const fn longest_record(&self) -> u32 {
+        let key = match self.keys {
+            Keys::Numbers => 0,
+            Keys::Bytes => (KEY_LENGTH + MAX_KEY_BYTES) as u32,
+        };
+        let longest = self.max_value.saturating_add(key);
+        if longest < MAX_VALUE { longest } else { MAX_VALUE }
+    }
+
     /// Combined buckets of a subtable.
     #[must_use]
     pub const fn combined_buckets(&self) -> u32 {
@@ -189,7 +225,11 @@ impl Shape {
     #[must_use]
     pub fn header(&self, directory: GlobalAddress, generation: u64, region_bytes: u64) -> RegionHeader {
         let mut configuration = [0; fatbtree_remote_memory::CONFIGURATION_BYTES];
-        (configuration[0], configuration[1]) = (FORMAT, self.directory_bits);
+        let format = match self.keys {
+            Keys::Numbers => FORMAT,
+            Keys::Bytes => FORMAT_BYTES,
+        };
+        (configuration[0], configuration[1]) = (format, self.directory_bits);
         configuration[4..8].copy_from_slice(&self.groups.to_le_bytes());
         configuration[8..12].copy_from_slice(&self.servers.to_le_bytes());
         configuration[12..16].copy_from_slice(&self.max_value.to_le_bytes());
@@ -202,9 +242,14 @@ impl Shape {
         let RegionHeader { root, configuration, .. } = RegionHeader::parse(line, &STRUCTURE)?;
         let word =
             |at: usize| configuration[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        let shape =
-            Self { groups: word(4), directory_bits: configuration[1], servers: word(8), max_value: word(12) };
-        let fits = configuration[0] == FORMAT && shape.check().is_ok() && Place::of(root).is_some();
+        let keys = match configuration[0] {
+            FORMAT => Keys::Numbers,
+            FORMAT_BYTES => Keys::Bytes,
+            _ => return None,
+        };
+        let directory_bits = configuration[1];
+        let shape = Self { groups: word(4), directory_bits, servers: word(8), max_value: word(12), keys };
+        let fits = shape.check().is_ok() && Place::of(root).is_some();
         fits.then_some((shape, root))
     }
 }
@@ -411,8 +456,10 @@ mod tests {
             directory_bits in 1..=MAX_DIRECTORY_BITS,
             servers in 1..=u32::MAX,
             max_value in 0..=1_u32 << 20,
+            is_bytes: bool,
         ) {
-            let shape = Shape { groups, directory_bits, servers, max_value };
+            let keys = if is_bytes { Keys::Bytes } else { Keys::Numbers };
+            let shape = Shape { groups, directory_bits, servers, max_value, keys };
             let directory = GlobalAddress::new(4, 64);
             let line = shape.header(directory, 7, 1 << 20).to_bytes();
             prop_assert_eq!(Shape::of_header(&line), Some((shape, directory)));

@@ -13,6 +13,11 @@
 //!
 //! A key has two combined buckets of 128 bytes in one subtable, and so 28 slots. A slot names a block by fingerprint, length and address.
 //!
+//! Keys are numbers, or [strings of bytes](fatbtree_remote_memory::byte_keys) with the same operations: [`search_bytes`](Table::search_bytes),
+//! [`change_bytes`](Table::change_bytes). The table's [shape](Shape::keys) says which. The block of a key of bytes has a hash of it where a
+//! number would be, the [word](word_of), and the whole key before the value. So what follows from a hash, as splits do, reads the block's head
+//! alone, for either kind. Several keys of bytes may have one word; each is found by its bytes.
+//!
 //! | operation | round trips | verbs |
 //! |---|---|---|
 //! | [search](Table::search) | 2 | [READ 128 × 2]; READ block |
@@ -23,7 +28,7 @@
 //! | [delete](Table::delete) | 3 | [READ 128 × 2]; READ block; CAS |
 //! | [export](Table::export) of all pairs | 2 for up to 16 pairs of each server | READ slots; [READ block × 16] |
 //!
-//! An operation takes a round trip more for another key of its fingerprint in its buckets, for a block that another client has freed (its
+//! An operation takes a round trip more for another key of its fingerprint in its buckets, which all keys of its word have, for a block that another client has freed (its
 //! version must be read), and for a split that the client did not know. Each [`Answer`] says how many there were.
 //!
 //! Sources: RACE (Zuo et al., USENIX ATC 2021, sections 3 and 4); SMART-HT (SMART, ASPLOS 2024, section 5.2). Both leave holes that are
@@ -71,8 +76,8 @@
 //!
 //! # Bounds
 //!
-//! 32 servers with numbers below 32, each with 64 GiB at most; 2^16 subtables of up to 65,536 groups; values of up to 1 MiB, and no longer
-//! than a chunk of the server. A block takes a multiple of 64 bytes; of more than 512, up to a fifth is empty. A client that dies
+//! 32 servers with numbers below 32, each with 64 GiB at most; 2^16 subtables of up to 65,536 groups; values of up to 1 MiB, with a key of bytes before
+//! them, and no longer than a chunk of the server. A block takes a multiple of 64 bytes; of more than 512, up to a fifth is empty. A client that dies
 //! leaves the block of each operation under way, and up to [`SURPLUS`](fatbtree_remote_memory::SURPLUS) freed blocks of each size. An operation
 //! that ends as [`Unknown`](fatbtree_remote_memory::CommonError::Unknown) leaves its block, too. The memory server of a table on one server finds such blocks (`Tenant::swept` of
 //! `fatbtree-memserver`), while other clients work; on several servers they are not used again. Neither are pairs of subtables of a
@@ -133,6 +138,7 @@ mod checks;
 mod directory;
 mod error;
 mod hash;
+mod key;
 mod layout;
 mod slot;
 mod table;
@@ -144,6 +150,7 @@ pub mod host;
 pub use checks::Check;
 pub use error::TableError;
 pub use hash::Hash;
+pub use key::{Key, twin_of, word_of};
 pub use layout::{
     BLOCKS, BUCKET_BYTES, BadShape, BucketHeader, COMBINED_BYTES, Leaf, MAX_DIRECTORY_BITS, PAIRS, SLOTS,
     STRUCTURE, Shape, TableInfo,

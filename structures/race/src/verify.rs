@@ -9,6 +9,7 @@ use fatbtree_verbs::Verbs;
 use crate::block::{self, block_bytes};
 use crate::error::TableError;
 use crate::hash::Hash;
+use crate::key::Key;
 use crate::layout::{
     BUCKET_BYTES, BucketHeader, Leaf, SUCCESSORS, entry_offset, may_be_at, slot_offsets, word_at,
 };
@@ -88,18 +89,18 @@ pub enum Fault {
         block: GlobalAddress,
     },
     /// A key is in the wrong place.
-    #[error("slot at {at}: key {key:#x} belongs elsewhere, by its suffix, bucket or fingerprint")]
+    #[error("slot at {at}: key {key} belongs elsewhere, by its suffix, bucket or fingerprint")]
     Misplaced {
         /// The slot.
         at: GlobalAddress,
         /// The key.
-        key: u64,
+        key: Key,
     },
     /// A key is there twice.
-    #[error("slots at {one} and {other} both hold key {key:#x}")]
+    #[error("slots at {one} and {other} both hold key {key}")]
     Twice {
         /// The key.
-        key: u64,
+        key: Key,
         /// One of its slots.
         one: GlobalAddress,
         /// Another one.
@@ -123,7 +124,7 @@ pub enum Fault {
 #[derive(Default)]
 struct Walk {
     verified: Verified,
-    keys: BTreeMap<u64, GlobalAddress>,
+    keys: BTreeMap<Key, GlobalAddress>,
     /// Ends of blocks, by begin.
     blocks: BTreeMap<u64, u64>,
     /// Subtables by begin: header, and whether they are in use.
@@ -222,18 +223,20 @@ impl<V: Verbs> Table<V> {
         let at = subtable.behind(offset);
         let Some(pointer) = slot.pointer() else { return Ok(()) };
         let block = pointer.place.address();
-        let found = self.read_found(pointer).await?.ok_or(Fault::Block { at, block })?;
-        let hash = Hash::of(found.key);
-        let is_in_place = header.covers(hash)
+        let (found, key) = self.read_found(pointer).await?.ok_or(Fault::Block { at, block })?;
+        let hash = Hash::of(found.word);
+        let is_in_place = key.is_sound()
+            && header.covers(hash)
             && hash.fingerprint() == pointer.fingerprint
             && pointer.units == block::slot_units(found.length)
             && may_be_at(self.shape(), hash, offset);
         if !is_in_place {
-            return Err(Fault::Misplaced { at, key: found.key });
+            return Err(Fault::Misplaced { at, key });
         }
-        if let Some(one) = walk.keys.insert(found.key, at) {
-            return Err(Fault::Twice { key: found.key, one, other: at });
+        if let Some(&one) = walk.keys.get(&key) {
+            return Err(Fault::Twice { key, one, other: at });
         }
+        walk.keys.insert(key, at);
         let (from, bytes) = (block.raw(), u64::from(block_bytes(found.length)));
         let before = walk.blocks.range(..from + bytes).next_back();
         if before.is_some_and(|(_, &end)| end > from) {

@@ -10,7 +10,7 @@
 
 use fatbtree_memserver::Part;
 use fatbtree_memserver::grpc::Describe;
-use fatbtree_remote_memory::{Spread, SpreadClient, Structure, StructureClient};
+use fatbtree_remote_memory::{Keys, Spread, SpreadClient, Structure, StructureClient};
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::plain::PlainDevice;
 
@@ -38,6 +38,20 @@ pub trait SpreadKind: 'static {
 
     /// Shape of a structure over these servers, a bit for each number, where nothing else is asked for.
     fn shape(servers: u32) -> <Self::Part as Part>::Shape;
+
+    /// One whose keys are bytes. `None`: keys of this structure are numbers.
+    fn with_byte_keys(_servers: u32) -> Option<ByteKeys<<Self::Part as Part>::Shape>> {
+        None
+    }
+}
+
+/// A structure whose keys are bytes, as it is loaded.
+#[derive(Debug)]
+pub struct ByteKeys<S> {
+    /// Its shape.
+    pub shape: S,
+    /// The number by which a load has a key. Its value there is that of a [record](fatbtree_remote_memory::byte_keys): key and value.
+    pub word_of: fn(&[u8]) -> u64,
 }
 
 impl<K: SpreadKind> Kind for K {
@@ -62,6 +76,11 @@ impl SpreadKind for Hash {
 
     fn shape(servers: u32) -> fatbtree_race::Shape {
         fatbtree_race::Shape { servers, ..fatbtree_race::Shape::default() }
+    }
+
+    fn with_byte_keys(servers: u32) -> Option<ByteKeys<fatbtree_race::Shape>> {
+        let shape = fatbtree_race::Shape { keys: Keys::Bytes, ..Self::shape(servers) };
+        Some(ByteKeys { shape, word_of: fatbtree_race::word_of })
     }
 }
 

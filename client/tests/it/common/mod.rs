@@ -98,6 +98,12 @@ impl Running {
         Self::serve(1, None, |_| PartSource::<K::Part> { shape: K::shape(1), spare_bytes: SPARE })
     }
 
+    /// The same with keys of bytes.
+    pub(crate) fn with_byte_keys<K: SpreadKind>() -> Self {
+        let shape = K::with_byte_keys(1).expect("it has such keys").shape;
+        Self::serve(1, None, |_| PartSource::<K::Part> { shape, spare_bytes: SPARE })
+    }
+
     /// The same, with what lies in this folder.
     pub(crate) fn with_data<K: SpreadKind>(data: &Path) -> Self {
         let part = PartSource::<K::Part> { shape: K::shape(1), spare_bytes: SPARE };

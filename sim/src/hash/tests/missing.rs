@@ -38,11 +38,15 @@ fn aimed(check: Check, seed: u64) -> Scenario {
         | Check::KeptSession => Scenario::aimed(seed, Aim::Crowded),
         Check::SoundSlots | Check::OthersKey => unreachable!("no client damages anything"),
         Check::ExportedOnce => Scenario::aimed(seed, Aim::Exports),
+        Check::WholeKey => Scenario::aimed(seed, Aim::All).of_bytes(),
+        Check::Kind => unreachable!("each client has keys of the table's kind"),
     }
 }
 
 /// Checks that seeds do not find, and why.
-const OF_TESTS: [Check; 10] = [
+const OF_TESTS: [Check; 11] = [
+    // Clients have keys of the table's kind: `structures/race/tests/table/names.rs`.
+    Check::Kind,
     // No client damages anything: `structures/race/tests/table/damage.rs`.
     Check::SoundSlots,
     Check::OthersKey,

@@ -1,5 +1,7 @@
 //! All seeds pass, and they are not tame.
 
+use fatbtree_remote_memory::Keys;
+
 use crate::hash::{Aim, Outcome, Scenario};
 use crate::seeds::{Campaign, Seeds};
 
@@ -26,11 +28,17 @@ fn the_seeds_pass_and_are_rough() {
     assert!(total.hits > 3 * SEEDS && total.reclaimed > SEEDS, "{total:?}");
 }
 
+/// A scenario with this aim; each third one has keys of bytes.
+fn aimed(seed: u64, aim: Aim) -> Scenario {
+    let scenario = Scenario::aimed(seed, aim);
+    if seed.is_multiple_of(3) { scenario.of_bytes() } else { scenario }
+}
+
 /// Exports beside clients and servers that die are explained as scans.
 #[test]
 fn seeds_of_exports_pass() {
     let campaign = Campaign::default();
-    let report = campaign.run(Seeds::fixed(SEEDS), |seed| Scenario::aimed(seed, Aim::Exports).run());
+    let report = campaign.run(Seeds::fixed(SEEDS), |seed| aimed(seed, Aim::Exports).run());
     let total = report.into_result().unwrap_or_else(|report| panic!("{report}"));
     eprintln!("{total:#?}");
     assert!(total.exports > SEEDS && total.former > SEEDS && total.deaths > SEEDS / 2, "{total:?}");
@@ -40,7 +48,7 @@ fn seeds_of_exports_pass() {
 #[test]
 fn seeds_of_swaps_pass() {
     let campaign = Campaign::default();
-    let report = campaign.run(Seeds::fixed(SEEDS), |seed| Scenario::aimed(seed, Aim::Swaps).run());
+    let report = campaign.run(Seeds::fixed(SEEDS), |seed| aimed(seed, Aim::Swaps).run());
     let total = report.into_result().unwrap_or_else(|report| panic!("{report}"));
     eprintln!("{total:#?}");
     assert!(total.swaps > 10 * SEEDS && total.deaths > SEEDS / 2, "{total:?}");
@@ -52,4 +60,6 @@ fn a_seed_replays_itself() {
         assert_eq!(Scenario::from_seed(seed).run(), Scenario::from_seed(seed).run());
     }
     assert_ne!(Scenario::aimed(1, Aim::All), Scenario::aimed(1, Aim::Splits));
+    let of_bytes = (0..SEEDS).filter(|&seed| Scenario::from_seed(seed).kind == Keys::Bytes).count();
+    assert!(of_bytes as u64 > SEEDS / 4, "{of_bytes}");
 }

@@ -1,9 +1,10 @@
 //! Changes of keys of bytes.
 
 use fatbtree_remote_memory::Change;
+use fatbtree_remote_memory::byte_keys::parts;
 use fatbtree_verbs::Verbs;
 
-use super::get::{join, parts};
+use super::get::join;
 use super::head::LayerState;
 use super::{Check, Layer, Spelled, WORD};
 use crate::descent::{Descent, Reason};

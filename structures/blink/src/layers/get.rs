@@ -1,38 +1,28 @@
 //! Lookups of keys of bytes.
 
+use fatbtree_remote_memory::byte_keys::{self, MAX_KEY_BYTES, key_room, longest_value, parts};
 use fatbtree_verbs::Verbs;
 
 use super::head::LayerState;
-use super::{Check, MAX_KEY_BYTES, Spelled};
-use crate::config::{Keys, MAX_VALUE};
+use super::{Check, Spelled};
+use crate::config::Keys;
 use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Lookup, Place, Value};
 use crate::operation::{OperationError, Start, ValueBytes};
 use crate::pool::Pool;
 
-/// Bytes before the key in a record.
-pub(super) const LENGTH: usize = 2;
-
-/// Key and value in the value of a record.
-#[must_use]
-pub fn parts(record: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = record.split_first_chunk::<LENGTH>()?;
-    rest.split_at_checked(u16::from_le_bytes(*length).into())
-}
-
 /// Appends the value of a record with this key and value.
 pub fn join(key: &[u8], value: &[u8], to: &mut Vec<u8>) {
-    to.reserve(LENGTH + key.len() + value.len());
-    to.extend_from_slice(&(key.len() as u16).to_le_bytes());
-    to.extend_from_slice(key);
-    to.extend_from_slice(value);
+    let from = to.len();
+    to.resize(from + key_room(key) + value.len(), 0);
+    byte_keys::join(&mut to[from..], key, value);
 }
 
 /// The value in a record, if it is this key's.
 fn value_of(record: Value, key: &[u8]) -> Option<Value> {
     let (found, _) = parts(&record)?;
-    let length = found.len();
-    (found == key || !Check::Key.on()).then(|| record.behind(LENGTH + length))
+    let room = key_room(found);
+    (found == key || !Check::Key.on()).then(|| record.behind(room))
 }
 
 impl<V: Verbs> Pool<V> {
@@ -70,7 +60,7 @@ impl<V: Verbs> Pool<V> {
         if key.len() > MAX_KEY_BYTES {
             return Err(OperationError::KeyBytes { key: word, found: key.len() });
         }
-        let most = MAX_VALUE as usize - LENGTH - key.len();
+        let most = longest_value(key);
         if value > most {
             let expected = ValueBytes::UpTo(most as u32);
             return Err(OperationError::ValueSize { key: word, found: value, expected });

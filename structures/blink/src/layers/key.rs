@@ -12,9 +12,6 @@
 
 use std::borrow::Cow;
 
-/// Bytes of the longest key.
-pub const MAX_KEY_BYTES: usize = 4096;
-
 /// Bytes of a word.
 pub(crate) const WORD: usize = 8;
 

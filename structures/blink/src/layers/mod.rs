@@ -58,10 +58,10 @@ use crate::node::{NodeFault, NodeHeader};
 use crate::super_root::Partition;
 
 pub use checks::Check;
-pub use get::{join, parts};
+pub use fatbtree_remote_memory::byte_keys::{MAX_KEY_BYTES, parts};
+pub use get::join;
 pub use head::LayerState;
 pub(crate) use head::{LayerHead, LayerId};
-pub use key::MAX_KEY_BYTES;
 use key::{Spelled, WORD};
 pub use prefix::KeyPrefix;
 pub use scan::BytesScan;
@@ -235,7 +235,7 @@ impl Layer {
     /// Whether the record with this value may be in the entry of this key.
     #[must_use]
     pub fn may_have(&self, word: u64, record: &[u8]) -> bool {
-        get::parts(record).is_some_and(|(key, _)| self.beginning().word(&Spelled::of(key)) == word)
+        parts(record).is_some_and(|(key, _)| self.beginning().word(&Spelled::of(key)) == word)
     }
 
     /// The layer in place of a partition.

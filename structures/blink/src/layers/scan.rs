@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use fatbtree_remote_memory::byte_keys::parts;
 use fatbtree_remote_memory::{BytesRange, GlobalAddress, KeyRange, Order};
 use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
-use super::get::parts;
 use super::head::LayerState;
 use super::{Beginning, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
 use crate::config::Keys;

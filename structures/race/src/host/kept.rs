@@ -20,13 +20,14 @@ use fatbtree_memserver::grpc::{Describe as _, LoadData};
 use fatbtree_memserver::{
     Counts, FolderError, FoundRegion, LaidOut, LayError, Laying, Layout, Loaded, Part, Writes,
 };
-use fatbtree_remote_memory::{GlobalAddress, RegionHeader};
+use fatbtree_remote_memory::{GlobalAddress, Keys, RegionHeader};
 use fatbtree_verbs::Memory;
 
 use super::make::{MakeError, MakeOptions, classes, make, served_as, spare_from};
 use super::{HashTable, lay};
 use crate::block;
 use crate::hash::Hash;
+use crate::key::Key;
 use crate::layout::{
     BLOCKS, BUCKET_BYTES, BucketHeader, Leaf, PAIRS, STRUCTURE, SUCCESSORS, Shape, TableInfo, entry_offset,
     may_be_at, slot_offsets, word_at,
@@ -46,6 +47,17 @@ impl Part for HashTable {
 
     fn shape(&self) -> Shape {
         self.info().shape
+    }
+
+    /// The kind of the keys is a choice of each load.
+    fn shape_of_load(shape: &Shape, announced: &str) -> Option<Shape> {
+        let of_kind = |keys| Shape { keys, ..*shape };
+        [Keys::Numbers, Keys::Bytes].map(of_kind).into_iter().find(|shape| shape.to_string() == announced)
+    }
+
+    /// Keys of bytes are loaded by their [words](crate::word_of).
+    fn may_repeat_numbers(shape: &Shape) -> bool {
+        shape.keys == Keys::Bytes
     }
 
     fn begin(info: &TableInfo) -> GlobalAddress {
@@ -107,7 +119,7 @@ struct Walk<'r> {
     shape: Shape,
     layout: Layout,
     /// Keys whose blocks were read.
-    keys: BTreeSet<u64>,
+    keys: BTreeSet<Key>,
 }
 
 impl Walk<'_> {
@@ -206,19 +218,20 @@ impl Walk<'_> {
         const NO_BLOCK: &str = "leads to no whole block of its version";
         let mut block = read(self.region, at, bytes).map_err(|_| NO_BLOCK)?;
         if let Some(rest) = block::rest_bytes(pointer, &block) {
-            let most = block::block_bytes(self.shape.max_value).into();
+            let most = block::block_bytes(self.shape.longest_record()).into();
             let all = (bytes + u64::from(rest)).min(most).max(bytes);
             block = read(self.region, at, all).map_err(|_| NO_BLOCK)?;
         }
-        let found = block::find(&block, pointer).ok_or(NO_BLOCK)?;
-        let hash = Hash::of(found.key);
-        let belongs = header.covers(hash)
+        let found = block::find(&block, pointer, self.shape.keys).ok_or(NO_BLOCK)?;
+        let (hash, key) = (Hash::of(found.word), Key::of(self.shape.keys, &found, &block));
+        let belongs = key.is_sound()
+            && header.covers(hash)
             && hash.fingerprint() == pointer.fingerprint
             && may_be_at(&self.shape, hash, offset);
         if !belongs {
             return Err("leads to the block of a key that belongs elsewhere");
         }
-        if !self.keys.insert(found.key) {
+        if !self.keys.insert(key) {
             return Err("leads to the block of a key that is there twice");
         }
         Ok(())

@@ -100,12 +100,12 @@ pub(super) fn lay(
 
 fn check(shape: &Shape, chunk_bytes: u64, data: &dyn LoadData) -> Result<(), LoadError> {
     shape.check()?;
-    let least = u64::from(block_bytes(shape.max_value)).max(2 * shape.subtable_bytes());
+    let least = u64::from(block_bytes(shape.longest_record())).max(2 * shape.subtable_bytes());
     if chunk_bytes < least || !chunk_bytes.is_multiple_of(UNIT) {
         return Err(LoadError::Chunks { found: chunk_bytes, least });
     }
     let keys = data.keys();
-    let most = shape.max_value;
+    let most = shape.longest_record();
     match (0..keys.len()).find(|&at| data.length(at) > most) {
         Some(at) => Err(LoadError::Value { key: keys[at], found: data.length(at), most }),
         None => Ok(()),
@@ -173,7 +173,7 @@ impl Layout<'_, '_> {
             let place = self.take(at.server(), BLOCKS, block_bytes(length))?;
             value.clear();
             self.data.append(position, &mut value);
-            block::write(&mut self.record, key, FIRST_VERSION, &value);
+            block::write_whole(&mut self.record, key, FIRST_VERSION, &value);
             (self.write)(place.address(), &self.record)?;
             let fingerprint = Hash::of(key).fingerprint();
             let units = block::slot_units(length);

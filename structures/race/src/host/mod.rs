@@ -105,7 +105,7 @@ impl Tenant for HashTable {
             let pair = 2 * self.info.shape.subtable_bytes();
             return find_slot(within, pair, |at| first_byte(&self.region, at..at + pair).map(|_| 0));
         }
-        let longest = block_bytes(self.info.shape.max_value).into();
+        let longest = block_bytes(self.info.shape.longest_record()).into();
         find_block(&self.region, within, (UNIT, longest), |at| {
             let head = self.head(at)?;
             Some((at + u64::from(block_bytes(head.length())), head.stamp()))
@@ -152,9 +152,10 @@ impl Tenant for HashTable {
         match request {}
     }
 
-    /// A table of the same shape in the same place.
+    /// A table of the same shape in the same place; its keys may be of another kind.
     fn may_follow(&self, former: &Self) -> bool {
-        self.info == former.info
+        let TableInfo { shape, directory } = former.info;
+        self.info == TableInfo { shape: Shape { keys: self.info.shape.keys, ..shape }, directory }
     }
 }
 
@@ -163,7 +164,7 @@ impl HashTable {
     fn head(&self, at: u64) -> Option<RecordHead> {
         let mut head = [0; RECORD_HEAD];
         self.region.read(at, &mut head).ok().filter(|()| is_record(&head))?;
-        Some(RecordHead::parse(&head)).filter(|head| head.length() <= self.info.shape.max_value)
+        Some(RecordHead::parse(&head)).filter(|head| head.length() <= self.info.shape.longest_record())
     }
 
     /// End of the block of which a record begins at an offset.
@@ -174,12 +175,14 @@ impl HashTable {
 
 #[cfg(test)]
 mod tests {
-    use fatbtree_remote_memory::HEADER_BYTES;
+    use fatbtree_remote_memory::{HEADER_BYTES, Keys};
 
     use super::*;
+    use crate::key::Asked;
     use crate::layout::BadShape;
 
-    const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 0b101, max_value: 1_000 };
+    const SHAPE: Shape =
+        Shape { groups: 1, directory_bits: 4, servers: 0b101, max_value: 1_000, keys: Keys::Numbers };
 
     #[test]
     fn blocks_are_met_one_behind_another() {
@@ -188,7 +191,7 @@ mod tests {
         assert_eq!(tenant.find(BLOCKS, chunk.clone()), Found::Nothing(chunk.start + 4_096));
         let mut record = Vec::new();
         // A value of zeros: the last bytes of the block say nothing.
-        crate::block::write(&mut record, 7, 1, &[0; 500]);
+        crate::block::write(&mut record, Asked::number(7), 1, &[0; 500]);
         region.write(chunk.start + 128, &record).unwrap();
         assert_eq!(tenant.find(BLOCKS, chunk.clone()), Found::Nothing(chunk.start + 128));
         let place = chunk.start + 128..chunk.start + 128 + u64::from(block_bytes(500));
@@ -197,7 +200,7 @@ mod tests {
         assert!(tenant.is_free(BLOCKS, place.clone()) && !tenant.is_free(PAIRS, place.clone()));
         assert!(!tenant.is_free(BLOCKS, place.start..place.end + 64));
         // The stamp is another one of another record.
-        crate::block::write(&mut record, 7, 2, &[0; 500]);
+        crate::block::write(&mut record, Asked::number(7), 2, &[0; 500]);
         region.write(place.start, &record).unwrap();
         assert_ne!(tenant.find(BLOCKS, place.start..chunk.end), found);
         // A WRITE without its begin: nothing is told of what may be the longest block there.

@@ -113,7 +113,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Reads a key's combined buckets: a round trip.
-    pub(super) async fn read_buckets(&self, leaf: Leaf, op: &mut Op) -> Result<Buckets, Stop> {
+    pub(super) async fn read_buckets(&self, leaf: Leaf, op: &mut Op<'_>) -> Result<Buckets, Stop> {
         let path = op.lane.to(leaf.place.address().server());
         let reads = |rkey| Self::bucket_reads(&self.shape, leaf, op.state.hash, rkey);
         let outputs = self.memory.post(path, reads).await?;
@@ -125,7 +125,7 @@ impl<V: Verbs> Table<V> {
     pub(super) async fn buckets(
         &self,
         leaf: Leaf,
-        op: &mut Op,
+        op: &mut Op<'_>,
         outputs: [Output; 2],
     ) -> Result<Buckets, Stop> {
         let [one, other] = outputs;
@@ -152,7 +152,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// The pair of subtables into which one was split, if it was.
-    pub(super) async fn successors(&self, leaf: Leaf, op: &mut Op) -> Result<Option<Place>, Stop> {
+    pub(super) async fn successors(&self, leaf: Leaf, op: &mut Op<'_>) -> Result<Option<Place>, Stop> {
         let word = self.memory.read_word(&op.lane, successors_of(leaf)).await?;
         Place::of_link(word).map_err(|_| op.doubt(successors_of(leaf), word, &[], super::thaw::EXPECTED))
     }

@@ -32,6 +32,7 @@ use crate::block;
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
+use crate::key::Key;
 use crate::layout::{BUCKET_BYTES, BucketHeader, HEAD_BYTES, Leaf, is_slot, may_be_at, word_at};
 use crate::slot::{BlockPointer, Slot, State};
 
@@ -60,7 +61,7 @@ pub struct Cursor {
     /// What is left. The last one is the next.
     parts: Vec<Part>,
     /// Keys that were found in parts of which something is left.
-    found: BTreeSet<u64>,
+    found: BTreeSet<Key>,
 }
 
 impl Default for Cursor {
@@ -89,7 +90,7 @@ impl Cursor {
     /// Notes that all slots of the next part are done. Its keys come no more.
     fn finish(&mut self) {
         if let Some(Part { header, .. }) = self.parts.pop() {
-            self.found.retain(|&key| !header.covers(Hash::of(key)));
+            self.found.retain(|key| !header.covers(Hash::of(key.word())));
         }
     }
 }
@@ -98,7 +99,7 @@ impl Cursor {
 struct Course {
     cursor: Cursor,
     most: usize,
-    found: Vec<(u64, Value)>,
+    found: Vec<(Key, Value)>,
     bytes: usize,
 }
 
@@ -133,14 +134,14 @@ impl<V: Verbs> Table<V> {
     ///
     /// # Errors
     /// In the answer: see [`TableError`]. The export has ended then: [`TableError::OpenedAnew`] if the cursor is another table's.
-    pub async fn export(&self, from: Cursor, most: usize) -> Answer<Portion<Value, Cursor>> {
+    pub async fn export(&self, from: Cursor, most: usize) -> Answer<Portion<Value, Cursor, Key>> {
         if from.table.is_some_and(|table| table != self.number) {
             return Answer { result: Err(TableError::OpenedAnew), round_trips: 0 };
         }
         let cursor = Cursor { table: Some(self.number), ..from };
         let mut course = Course { cursor, most: most.max(1), found: Vec::new(), bytes: 0 };
         let Answer { result, round_trips } = self
-            .answer(self.op(0), async |op| {
+            .answer(self.op_of_none(), async |op: &mut Op<'static>| {
                 while !course.is_full() && !course.cursor.parts.is_empty() {
                     self.export_slots(&mut course, op).await?;
                 }
@@ -156,7 +157,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Takes the pairs of the next slots.
-    async fn export_slots(&self, course: &mut Course, op: &mut Op) -> Result<(), Stop> {
+    async fn export_slots(&self, course: &mut Course, op: &mut Op<'_>) -> Result<(), Stop> {
         let Some(&Part { header, from }) = course.cursor.parts.last() else { return Ok(()) };
         op.state.hash = Hash::of_suffix(header.suffix);
         let leaf = self.reach(op).await?;
@@ -206,7 +207,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Reads the slots of a subtable from an offset on, up to [`WINDOW`] bytes.
-    async fn read_slots(&self, leaf: Leaf, from: u64, op: &mut Op) -> Result<Slots, Stop> {
+    async fn read_slots(&self, leaf: Leaf, from: u64, op: &mut Op<'_>) -> Result<Slots, Stop> {
         let at = leaf.place.address();
         let first = from - from % BUCKET_BYTES;
         let end = self.shape.subtable_bytes().min(first + WINDOW);
@@ -234,7 +235,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Reads blocks on up to [`MAX_SHARES`] servers: one round trip, or one more for each that is longer than a slot can tell.
-    async fn read_blocks(&self, wanted: &[Wanted], op: &mut Op) -> Result<Vec<Vec<u8>>, Stop> {
+    async fn read_blocks(&self, wanted: &[Wanted], op: &mut Op<'_>) -> Result<Vec<Vec<u8>>, Stop> {
         let mut servers = BTreeMap::<u16, Vec<usize>>::new();
         for (number, wanted) in wanted.iter().enumerate() {
             servers.entry(wanted.server()).or_default().push(number);
@@ -271,26 +272,31 @@ impl<V: Verbs> Table<V> {
         [of, part]: [BucketHeader; 2],
         Wanted { offset, slot, pointer }: Wanted,
         bytes: Vec<u8>,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<(), Stop> {
-        let found = block::find(&bytes, pointer);
+        let keys = self.shape.keys;
+        let found = block::find(&bytes, pointer, keys);
         if found.is_none() && !Check::FreedBlock.on() {
             return Ok(());
         }
-        let is_its = |key: u64| {
-            let hash = Hash::of(key);
+        let is_its = |word: u64| {
+            let hash = Hash::of(word);
             hash.fingerprint() == pointer.fingerprint
                 && of.covers(hash)
                 && may_be_at(&self.shape, hash, offset)
         };
-        let Some(found) = found.filter(|found| is_its(found.key) || !Check::OthersKey.on()) else {
+        let Some(found) = found.filter(|found| is_its(found.word) || !Check::OthersKey.on()) else {
             // The block was freed since the slot was read: the slot has changed.
             return Err(op.doubt(pointer.place.address(), slot.0, &bytes, "the block of a key of this slot"));
         };
-        let is_of_part = part.covers(Hash::of(found.key));
-        if is_of_part && (course.cursor.found.insert(found.key) || !Check::ExportedOnce.on()) {
+        if !part.covers(Hash::of(found.word)) {
+            return Ok(());
+        }
+        let key = Key::of(keys, &found, &bytes);
+        let known = if Check::WholeKey.on() { key.clone() } else { Key::Number(found.word) };
+        if course.cursor.found.insert(known) || !Check::ExportedOnce.on() {
             course.bytes += bytes.len();
-            course.found.push((found.key, Value::new(ReadBytes::Pieces(bytes), found.length)));
+            course.found.push((key, Value::new(ReadBytes::Pieces(bytes), &found)));
         }
         Ok(())
     }
@@ -353,7 +359,7 @@ mod tests {
         let mut cursor = Cursor::default();
         cursor.go_on_from(80);
         let of = |suffix| (0..).find(|&key| Hash::of(key).suffix(1) == suffix).expect("there are many");
-        cursor.found.extend([of(0), of(1)]);
+        cursor.found.extend([0, 1].map(|suffix| Key::Number(of(suffix))));
         cursor.halve();
         let part = |suffix| Part { header: BucketHeader { depth: 1, suffix }, from: 80 };
         assert_eq!(cursor.parts, [part(1), part(0)]);

@@ -11,7 +11,7 @@ use crate::slot::Place;
 impl<V: Verbs> Table<V> {
     /// Whether the directory can be changed now to lead to the successors of a subtable. Where a server is away, others need a round trip
     /// more until a later client comes by.
-    async fn may_advertise(&self, old: Leaf, op: &Op) -> bool {
+    async fn may_advertise(&self, old: Leaf, op: &Op<'_>) -> bool {
         let is_up = || self.memory.is_up(op.lane.to(self.home.server()).id);
         // Its server may go away while the other one's disk is waited for.
         is_up()
@@ -25,7 +25,7 @@ impl<V: Verbs> Table<V> {
         header: BucketHeader,
         old: Leaf,
         pair: Place,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<(), Stop> {
         if !self.may_advertise(old, op).await {
             return Ok(());
@@ -44,7 +44,7 @@ impl<V: Verbs> Table<V> {
 
     /// Replaces the entry by which this client has come: its own client may have died before it did. The others are replaced by those that
     /// come by them.
-    pub(super) async fn advertise_one(&self, old: Leaf, pair: Place, op: &mut Op) -> Result<(), Stop> {
+    pub(super) async fn advertise_one(&self, old: Leaf, pair: Place, op: &mut Op<'_>) -> Result<(), Stop> {
         if !self.may_advertise(old, op).await {
             return Ok(());
         }
@@ -62,7 +62,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Doubles the directory until its depth is `least`. Returns its depth.
-    async fn grow(&self, writer: &Writer, least: u8, op: &mut Op) -> Result<u8, Stop> {
+    async fn grow(&self, writer: &Writer, least: u8, op: &mut Op<'_>) -> Result<u8, Stop> {
         loop {
             let depth = self.memory.read_word(&op.lane, self.home).await?;
             let known = u8::try_from(depth).unwrap_or(u8::MAX).min(self.shape.directory_bits);

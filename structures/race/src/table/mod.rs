@@ -16,8 +16,9 @@ mod thaw;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use fatbtree_remote_memory::byte_keys::MAX_KEY_BYTES;
 use fatbtree_remote_memory::{
-    CommonError, GlobalAddress, HEADER_BYTES, Lane, Members, Ongoing, ReadBytes, RemoteMemory, Writer,
+    CommonError, GlobalAddress, HEADER_BYTES, Keys, Lane, Members, Ongoing, ReadBytes, RemoteMemory, Writer,
     members,
 };
 use fatbtree_verbs::{MAX_BATCH, Operation, Remote, Verbs};
@@ -28,9 +29,11 @@ pub use search::Value;
 pub use speculate::PlaceStats;
 
 use crate::block::{self, Found};
+use crate::checks::Check;
 use crate::directory::Directory;
 use crate::error::{Stop, TableError};
 use crate::hash::Hash;
+use crate::key::{Asked, Key};
 use crate::layout::{Leaf, MEMBERS, STRUCTURE, Shape, entry_offset, word_at};
 use crate::slot::{BlockPointer, Place};
 
@@ -70,10 +73,11 @@ impl<V: Verbs> std::fmt::Debug for Table<V> {
 }
 
 /// One operation on its way.
-type Op = fatbtree_remote_memory::Op<Search>;
+type Op<'k> = fatbtree_remote_memory::Op<Search<'k>>;
 
 /// What an operation knows of the place of its key.
-struct Search {
+struct Search<'k> {
+    key: Asked<'k>,
     hash: Hash,
     /// Whether the directory was read anew, because the subtable's server is away.
     has_reloaded: bool,
@@ -132,9 +136,32 @@ impl<V: Verbs> Table<V> {
         self.left.set(Some(server));
     }
 
-    fn op(&self, key: u64) -> Op {
-        let search = Search { hash: Hash::of(key), has_reloaded: false, _ongoing: self.memory.begin() };
-        self.memory.op(self.memory.take_lane(), key, search)
+    /// Fails where keys are of another kind, and where this one is too long.
+    fn check_key(&self, key: Asked<'_>) -> Result<(), TableError> {
+        self.check_kind(key.kind())?;
+        match key.bytes().map_or(0, <[u8]>::len) {
+            found if found > MAX_KEY_BYTES => Err(TableError::KeyBytes { found }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where keys are of another kind.
+    fn check_kind(&self, asked: Keys) -> Result<(), TableError> {
+        match self.shape.keys {
+            table if table != asked && Check::Kind.on() => Err(TableError::Keys { table }),
+            _ => Ok(()),
+        }
+    }
+
+    fn op<'k>(&self, key: Asked<'k>) -> Op<'k> {
+        let (hash, _ongoing) = (Hash::of(key.word), self.memory.begin());
+        let search = Search { key, hash, has_reloaded: false, _ongoing };
+        self.memory.op(self.memory.take_lane(), key.word, search)
+    }
+
+    /// An operation that is about no certain key.
+    fn op_of_none(&self) -> Op<'static> {
+        self.op(Asked::number(0))
     }
 
     /// Subtable for a hash, as far as this client knows.
@@ -144,7 +171,7 @@ impl<V: Verbs> Table<V> {
 
     /// Subtable for an operation. Where its server is away the directory is read anew, once: the subtable may have been split, and its
     /// successors lie elsewhere.
-    async fn reach(&self, op: &mut Op) -> Result<Leaf, Stop> {
+    async fn reach(&self, op: &mut Op<'_>) -> Result<Leaf, Stop> {
         let leaf = self.leaf(op.state.hash);
         let is_up = |at: GlobalAddress| self.memory.is_up(op.lane.to(at.server()).id);
         if op.state.has_reloaded || is_up(leaf.place.address()) || !is_up(self.home) {
@@ -158,7 +185,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Reads the directory anew.
-    async fn reload(&self, op: &mut Op) -> Result<(), Stop> {
+    async fn reload(&self, op: &mut Op<'_>) -> Result<(), Stop> {
         let directory = load_directory(&self.memory, &self.shape, self.home, &op.lane).await?;
         *self.directory.borrow_mut() = directory;
         Ok(())
@@ -177,7 +204,7 @@ impl<V: Verbs> Table<V> {
         &self,
         server: u16,
         writer: &Writer,
-        op: &mut Op,
+        op: &mut Op<'_>,
         swaps: &[(GlobalAddress, u64, u64)],
     ) -> Result<(), Stop> {
         for some in swaps.chunks(MAX_BATCH) {
@@ -193,16 +220,21 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Does an operation again and again until it has an answer.
-    async fn answer<T>(
+    async fn answer<'k, T>(
         &self,
-        mut op: Op,
-        mut attempt: impl AsyncFnMut(&mut Op) -> Result<T, Stop>,
+        mut op: Op<'k>,
+        mut attempt: impl AsyncFnMut(&mut Op<'k>) -> Result<T, Stop>,
     ) -> Answer<T> {
-        let attempt = async |op: &mut Op| match self.left.get() {
+        let attempt = async |op: &mut Op<'k>| match self.left.get() {
             Some(server) => Err(CommonError::Lost(server).into()),
             None => attempt(op).await,
         };
         let result = self.memory.attempt(&mut op, attempt).await;
+        // The word of a key of bytes says nothing to people.
+        let result = match op.state.key.kind() {
+            Keys::Numbers => result,
+            Keys::Bytes => result.map_err(TableError::of_no_key),
+        };
         Answer { result, round_trips: op.lane.round_trips() }
     }
 }
@@ -244,18 +276,23 @@ async fn load_directory<V: Verbs>(
 impl<V: Verbs> Table<V> {
     /// Reads a word.
     pub(crate) async fn word(&self, at: GlobalAddress) -> Result<u64, TableError> {
-        self.answer(self.op(0), async |op| Ok(self.memory.read_word(&op.lane, at).await?)).await.result
+        self.answer(self.op_of_none(), async |op| Ok(self.memory.read_word(&op.lane, at).await?)).await.result
     }
 
     /// Reads many bytes.
     pub(crate) async fn read_all(&self, at: GlobalAddress, bytes: u64) -> Result<Vec<u8>, TableError> {
-        let read = async |op: &mut Op| read_all(&self.memory, &op.lane, at, bytes).await;
-        self.answer(self.op(0), read).await.result
+        let read = async |op: &mut Op<'static>| read_all(&self.memory, &op.lane, at, bytes).await;
+        self.answer(self.op_of_none(), read).await.result
     }
 
-    /// Reads the record that a slot leads to. `None`: another one lies there.
-    pub(crate) async fn read_found(&self, pointer: BlockPointer) -> Result<Option<Found>, TableError> {
-        let read = async |op: &mut Op| Ok(block::find(&self.read_block(pointer, op).await?, pointer));
-        self.answer(self.op(0), read).await.result
+    /// Reads the record that a slot leads to, and its key. `None`: another one lies there.
+    pub(crate) async fn read_found(&self, pointer: BlockPointer) -> Result<Option<(Found, Key)>, TableError> {
+        let keys = self.shape.keys;
+        let read = async |op: &mut Op<'static>| {
+            let bytes = self.read_block(pointer, op).await?;
+            let found = block::find(&bytes, pointer, keys);
+            Ok(found.map(|found| (found, Key::of(keys, &found, &bytes))))
+        };
+        self.answer(self.op_of_none(), read).await.result
     }
 }

@@ -21,6 +21,7 @@ use super::swing::Swung;
 use super::{Answer, Change, Op, Table};
 use crate::checks::Check;
 use crate::error::{Stop, TableError};
+use crate::key::Asked;
 use crate::layout::Leaf;
 use crate::slot::Slot;
 
@@ -58,10 +59,23 @@ impl<V: Verbs> Table<V> {
     /// One more round trip for each key of the same fingerprint in its buckets, and for each split that the client did not know. More,
     /// where others change the same, after pauses of [`Contention`](fatbtree_remote_memory::Contention).
     pub async fn change(&self, key: u64, change: Change<'_>) -> Answer<bool> {
+        self.change_of(Asked::number(key), change).await
+    }
+
+    /// The same of a key of bytes: one more round trip for another key of the same [word](crate::word_of).
+    pub async fn change_bytes(&self, key: &[u8], change: Change<'_>) -> Answer<bool> {
+        self.change_of(Asked::of_bytes(key), change).await
+    }
+
+    async fn change_of<'k>(&self, key: Asked<'k>, change: Change<'_>) -> Answer<bool> {
+        if let Err(error) = self.check_key(key) {
+            return Answer { result: Err(error), round_trips: 0 };
+        }
         let mut fresh = None;
         let answer = {
             let _turn = self.memory.compete().await;
-            self.answer(self.op(key), async |op| self.try_change(change, &mut fresh, op).await).await
+            self.answer(self.op(key), async |op: &mut Op<'k>| self.try_change(change, &mut fresh, op).await)
+                .await
         };
         match &answer.result {
             // The table may have the block.
@@ -77,7 +91,7 @@ impl<V: Verbs> Table<V> {
         &self,
         change: Change<'_>,
         fresh: &mut Option<Fresh>,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<bool, Stop> {
         let leaf = self.reach(op).await?;
         if let Some(value) = change.value() {
@@ -121,7 +135,7 @@ impl<V: Verbs> Table<V> {
         &self,
         leaf: Leaf,
         fresh: Option<&mut Fresh>,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Buckets, Stop> {
         let server = leaf.place.address().server();
         let Some(fresh) = fresh.filter(|fresh| !fresh.is_written) else {
@@ -138,7 +152,13 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Replaces the slot of a key, and frees its block.
-    async fn replace(&self, leaf: Leaf, hit: &Hit, filled: Option<&Fresh>, op: &mut Op) -> Result<(), Stop> {
+    async fn replace(
+        &self,
+        leaf: Leaf,
+        hit: &Hit,
+        filled: Option<&Fresh>,
+        op: &mut Op<'_>,
+    ) -> Result<(), Stop> {
         let new = filled.map_or(Slot::EMPTY, |fresh| fresh.slot);
         // The block is freed in the session in which it was found, or left alone: another session may be with another region.
         let server = hit.pointer.place.address().server();

@@ -45,7 +45,7 @@ enum Rivals {
 
 impl<V: Verbs> Table<V> {
     /// Links a block of a key that was not in `buckets`. Says whether it did; otherwise the key is there.
-    pub(super) async fn place(&self, buckets: Buckets, fresh: &Fresh, op: &mut Op) -> Result<bool, Stop> {
+    pub(super) async fn place(&self, buckets: Buckets, fresh: &Fresh, op: &mut Op<'_>) -> Result<bool, Stop> {
         let tentative = fresh.slot.tentative();
         // Left by an attempt whose connection broke.
         let left = buckets.slots().find(|seen| seen.slot == tentative).map(|seen| seen.offset);
@@ -103,7 +103,13 @@ impl<V: Verbs> Table<V> {
     }
 
     /// The second round trip: puts the tentative pointer, and reads the buckets after it.
-    async fn put(&self, buckets: &Buckets, offset: u64, fresh: &Fresh, op: &mut Op) -> Result<Buckets, Stop> {
+    async fn put(
+        &self,
+        buckets: &Buckets,
+        offset: u64,
+        fresh: &Fresh,
+        op: &mut Op<'_>,
+    ) -> Result<Buckets, Stop> {
         let leaf = buckets.leaf;
         let at = leaf.place.address().behind(offset);
         let path = op.lane.to(at.server());
@@ -132,7 +138,7 @@ impl<V: Verbs> Table<V> {
         before: &Buckets,
         seen: &Buckets,
         offset: u64,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Rivals, Stop> {
         // A split has begun: what is frozen may have been there long ago. The next attempt asks.
         if seen.any_frozen() && Check::FrozenRivals.on() {
@@ -147,8 +153,8 @@ impl<V: Verbs> Table<V> {
                 continue;
             }
             let bytes = self.read_block(pointer, op).await?;
-            match block::find(&bytes, pointer) {
-                Some(found) if found.key != op.key => {}
+            match block::find(&bytes, pointer, self.shape.keys) {
+                Some(found) if !op.state.key.is_of(&found, &bytes) => {}
                 Some(_) if is_committed => return Ok(Rivals::Lost),
                 // Freed since.
                 None if is_committed && Check::FreedRival.on() => return Err(Stop::Later),
@@ -161,7 +167,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Makes room for a key whose buckets are full: splits the subtable, or takes insertions away that are under way.
-    async fn make_room(&self, buckets: Buckets, op: &mut Op) -> Result<bool, Stop> {
+    async fn make_room(&self, buckets: Buckets, op: &mut Op<'_>) -> Result<bool, Stop> {
         let leaf = buckets.leaf;
         if leaf.depth < self.shape.directory_bits && Check::Splits.on() {
             // Its buffers are what the split needs, which waits for others of this client.

@@ -1,6 +1,6 @@
 //! Blocks for what is written: from the allocator of the session, and back to it.
 
-use fatbtree_remote_memory::record::next_record_version;
+use fatbtree_remote_memory::record::{MAX_VALUE, next_record_version};
 use fatbtree_remote_memory::{Block, CommonError, GlobalAddress, Taken, Want, Writer};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
@@ -45,7 +45,7 @@ impl<V: Verbs> Table<V> {
         fresh: &mut Option<Fresh>,
         value: &[u8],
         server: u16,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<(), Stop> {
         if let Some(kept) = fresh {
             let present = self.memory.writer(kept.at.server());
@@ -57,11 +57,12 @@ impl<V: Verbs> Table<V> {
                 _ => self.recycle(fresh.take()),
             }
         }
-        let too_long = || CommonError::TooLong { found: value.len(), most: self.shape.max_value };
-        let length = u32::try_from(value.len()).map_err(|_| too_long())?;
-        if length > self.shape.max_value {
-            return Err(too_long().into());
+        let key = op.state.key;
+        let longest = MAX_VALUE.saturating_sub(key.room() as u32).min(self.shape.max_value);
+        if value.len() > longest as usize {
+            return Err(CommonError::TooLong { found: value.len(), most: longest }.into());
         }
+        let length = (key.room() + value.len()) as u32;
         let want = Want { server, class: BLOCKS, bytes: block_bytes(length), is_fresh: false };
         let spare: Result<_, Stop> = self.memory.take(op, want).await;
         let spare = spare?;
@@ -77,7 +78,7 @@ impl<V: Verbs> Table<V> {
         let slot =
             Slot::new(BlockPointer { fingerprint: op.state.hash.fingerprint(), units, version, place });
         let mut data = self.scratch.borrow_mut().pop().unwrap_or_default();
-        block::write(&mut data, op.key, version, value);
+        block::write(&mut data, key, version, value);
         let Taken { writer, bytes, .. } = spare.keep();
         *fresh = Some(Fresh { writer, at, slot, version, bytes, data, is_written: false });
         Ok(())

@@ -42,9 +42,10 @@ pub struct PlaceStats {
     pub places: u64,
 }
 
-/// Where a key's value was found.
+/// Where a key's value was found. Of several keys of bytes with one [word](crate::key) one has the place.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
+    /// Word of the key.
     key: u64,
     /// The slot. The null address: no place.
     at: GlobalAddress,
@@ -120,7 +121,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Reads slot and block where they were found last. `None`: they are not known, or not there any more.
-    pub(super) async fn speculate(&self, op: &mut Op) -> Result<Option<Value>, Stop> {
+    pub(super) async fn speculate(&self, op: &mut Op<'_>) -> Result<Option<Value>, Stop> {
         let Some((at, slot)) = self.places.borrow_mut().get(op.key) else { return Ok(None) };
         let Some(pointer) = slot.pointer() else { return Ok(None) };
         let block = pointer.place.address();
@@ -137,12 +138,13 @@ impl<V: Verbs> Table<V> {
         let [word, bytes] = self.memory.post(path, reads).await?;
         let (word, bytes) = (bytes_of(word)?, bytes_of(bytes)?);
         let is_same = word_at(&word, 0) == slot.0 || !Check::Remembered.on();
-        let found = block::find(&bytes, pointer).filter(|found| is_same && found.key == op.key);
+        let found = block::find(&bytes, pointer, self.shape.keys);
+        let found = found.filter(|found| is_same && op.state.key.is_of(found, &bytes));
         let places = &mut *self.places.borrow_mut();
         match found {
             Some(found) => {
                 places.stats.hits += 1;
-                Ok(Some(Value::new(ReadBytes::Whole(bytes), found.length)))
+                Ok(Some(Value::new(ReadBytes::Whole(bytes), &found)))
             }
             None => {
                 places.stats.stale += 1;

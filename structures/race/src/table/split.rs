@@ -65,12 +65,12 @@ const PATIENT: u32 = 8;
 
 impl<V: Verbs> Table<V> {
     /// Notes the successors of a subtable.
-    pub(super) fn follow(&self, leaf: Leaf, pair: Place, op: &Op) {
+    pub(super) fn follow(&self, leaf: Leaf, pair: Place, op: &Op<'_>) {
         self.directory.borrow_mut().split(op.state.hash, leaf, pair, &self.shape);
     }
 
     /// Splits a subtable, unless another client does.
-    pub(super) async fn split(&self, leaf: Leaf, op: &mut Op) -> Result<(), Stop> {
+    pub(super) async fn split(&self, leaf: Leaf, op: &mut Op<'_>) -> Result<(), Stop> {
         // One of several that find it full begins: the one that freezes the first slot. It does so in the session in which it has read the
         // slot: in the next one the server may have begun anew.
         let writer = self.writer(leaf.place.address().server(), &op.lane).await?;
@@ -100,7 +100,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Waits until a split has ended that was begun. Finishes it if that takes long. The operation begins anew after that.
-    pub(super) async fn await_split<T>(&self, leaf: Leaf, op: &mut Op) -> Result<T, Stop> {
+    pub(super) async fn await_split<T>(&self, leaf: Leaf, op: &mut Op<'_>) -> Result<T, Stop> {
         if self.await_own(leaf).await {
             return Err(Stop::Anew);
         }
@@ -130,7 +130,7 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Splits a subtable, whatever others have done of it; or takes back what was begun, where it cannot be completed.
-    async fn finish(&self, leaf: Leaf, reserved: Option<Spare<'_, V>>, op: &mut Op) -> Result<(), Stop> {
+    async fn finish(&self, leaf: Leaf, reserved: Option<Spare<'_, V>>, op: &mut Op<'_>) -> Result<(), Stop> {
         if self.await_own(leaf).await {
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl<V: Verbs> Table<V> {
         header.ok_or(CommonError::Damaged { at: leaf.place.address(), expected: "the header of a subtable" })
     }
 
-    pub(super) async fn read_subtable(&self, leaf: Leaf, op: &mut Op) -> Result<Vec<u8>, Stop> {
+    pub(super) async fn read_subtable(&self, leaf: Leaf, op: &mut Op<'_>) -> Result<Vec<u8>, Stop> {
         let (at, bytes) = (leaf.place.address(), self.shape.subtable_bytes());
         read_all(&self.memory, &op.lane, at, bytes).await
     }
@@ -189,7 +189,7 @@ impl<V: Verbs> Table<V> {
         leaf: Leaf,
         header: BucketHeader,
         subtable: &[u8],
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Spare<'_, V>, Stop> {
         let home = leaf.place.address().server();
         for server in self.blocks_of(subtable).into_iter().filter(|&server| server != home) {
@@ -233,7 +233,7 @@ impl<V: Verbs> Table<V> {
         state: u64,
         mut bytes: Vec<u8>,
         writer: &Writer,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Option<Vec<u8>>, Stop> {
         let at = leaf.place.address();
         loop {
@@ -258,7 +258,7 @@ impl<V: Verbs> Table<V> {
         &self,
         at: GlobalAddress,
         frozen: &[u8],
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Option<Vec<(u64, Slot, Hash)>>, Stop> {
         // What a damaged slot hides would be left out of the copies.
         let is_damaged = slot_offsets(&self.shape).any(|offset| !Slot(word_at(frozen, offset)).is_sound());
@@ -295,12 +295,12 @@ impl<V: Verbs> Table<V> {
                 let heads = self.memory.batch(path, &writer, reads).await?;
                 for (&(offset, slot, pointer), head) in some.iter().zip(heads) {
                     let head = bytes_of(head)?;
-                    let Some(found) = block::find_head(&head, pointer) else {
+                    let Some(word) = block::find_head(&head, pointer) else {
                         let at = pointer.place.address();
                         let stop = op.doubt(at, slot.0, &head, "the block of a frozen slot");
                         return if let Stop::Later = stop { Ok(None) } else { Err(stop) };
                     };
-                    keys.push((offset, slot, Hash::of(found.key)));
+                    keys.push((offset, slot, Hash::of(word)));
                 }
             }
         }
@@ -313,7 +313,7 @@ impl<V: Verbs> Table<V> {
         header: BucketHeader,
         keys: &[(u64, Slot, Hash)],
         mut pair: Spare<'t, V>,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Written<'t, V>, Stop> {
         let half = self.shape.subtable_bytes();
         let mut bytes = vec![0; 2 * half as usize];
@@ -355,7 +355,7 @@ impl<V: Verbs> Table<V> {
         writer: &Writer,
         state: u64,
         written: Written<'_, V>,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Place, Stop> {
         let at = successors_of(leaf);
         let Written { mut pair, place } = written;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fatbtree_remote_memory::{
-    CacheUse, CommonError, KeyRange, Order, Pairs, Portion, Remembered, RemoteMemory, Spread, Structure,
-    copied,
+    BytesExported, BytesPairs, BytesRange, CacheUse, CommonError, KeyRange, Keys, Order, Pairs, Portion,
+    Remembered, RemoteMemory, Spread, Structure, copied,
 };
 use fatbtree_verbs::Verbs;
 use fatbtree_verbs::time::Instant;
@@ -14,11 +14,37 @@ use fatbtree_verbs::time::Instant;
 use super::speculate::PlaceStats;
 use super::{Answer, Change, Cursor, Table, Value};
 use crate::error::TableError;
+use crate::key::Key;
 use crate::layout::TableInfo;
 use crate::verify::{Fault, Verified};
 
 /// Name for people.
 pub(super) const NAME: &str = "hash table";
+
+/// Error of a scan in order.
+const fn lacks(order: Order) -> CommonError {
+    CommonError::Lacks { structure: NAME, operation: order.operation() }
+}
+
+impl<V: Verbs + 'static> Table<V> {
+    /// Exports copies of pairs whose keys are all of one kind.
+    async fn export_as<K>(
+        &self,
+        keys: Keys,
+        from: Cursor,
+        most: usize,
+        as_one: impl Fn(Key) -> Option<K>,
+    ) -> Answer<Portion<Bytes, Cursor, K>> {
+        if let Err(error) = self.check_kind(keys) {
+            return Answer { result: Err(error), round_trips: 0 };
+        }
+        let copied = |Portion { pairs, rest }: Portion<Value, Cursor, Key>| {
+            let pairs = copied(pairs).into_iter().filter_map(|(key, value)| Some((as_one(key)?, value)));
+            Portion { pairs: pairs.collect(), rest }
+        };
+        self.export(from, most).await.map(copied)
+    }
+}
 
 impl<V: Verbs + 'static> Structure for Table<V> {
     type Value = Value;
@@ -47,13 +73,35 @@ impl<V: Verbs + 'static> Structure for Table<V> {
     }
 
     async fn scan(&self, _: KeyRange, order: Order, _: usize) -> Answer<Pairs> {
-        let lacks = CommonError::Lacks { structure: NAME, operation: order.operation() };
-        Answer { result: Err(lacks.into()), round_trips: 0 }
+        Answer { result: Err(lacks(order).into()), round_trips: 0 }
     }
 
     async fn export(&self, from: Cursor, most: usize) -> Answer<Portion<Bytes, Cursor>> {
-        let copied = |Portion { pairs, rest }| Portion { pairs: copied::<Value>(pairs), rest };
-        self.export(from, most).await.map(copied)
+        let number = |key| match key {
+            Key::Number(number) => Some(number),
+            Key::Bytes(..) => None,
+        };
+        self.export_as(Keys::Numbers, from, most, number).await
+    }
+
+    async fn get_bytes(&self, key: &[u8]) -> Option<Answer<Option<Value>>> {
+        Some(self.search_bytes(key).await)
+    }
+
+    async fn change_bytes(&self, key: &[u8], change: Change<'_>) -> Option<Answer<bool>> {
+        Some(self.change_bytes(key, change).await)
+    }
+
+    async fn scan_bytes(&self, _: BytesRange, order: Order, _: usize) -> Option<Answer<BytesPairs>> {
+        Some(Answer { result: Err(lacks(order).into()), round_trips: 0 })
+    }
+
+    async fn export_bytes(&self, from: Cursor, most: usize) -> Option<BytesExported<Cursor, TableError>> {
+        let bytes = |key| match key {
+            Key::Number(_) => None,
+            Key::Bytes(_, bytes) => Some(bytes),
+        };
+        Some(self.export_as(Keys::Bytes, from, most, bytes).await)
     }
 
     fn is_unknown(error: &TableError) -> bool {

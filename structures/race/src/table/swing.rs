@@ -27,7 +27,7 @@ impl<V: Verbs> Table<V> {
         at: GlobalAddress,
         old: Slot,
         new: Slot,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Swung, Stop> {
         self.swing_in(at, old, new, None, op).await
     }
@@ -40,7 +40,7 @@ impl<V: Verbs> Table<V> {
         old: Slot,
         new: Slot,
         writer: Option<&Writer>,
-        op: &mut Op,
+        op: &mut Op<'_>,
     ) -> Result<Swung, Stop> {
         let swapped = match writer {
             Some(writer) => self.memory.compare_swap_in(&op.lane, writer, at, old.0, new.0).await,

@@ -92,19 +92,19 @@ const fn next(word: u64) -> u64 {
 
 impl<V: Verbs> Table<V> {
     /// Reads the state of a subtable.
-    pub(super) async fn split_state(&self, leaf: Leaf, op: &mut Op) -> Result<State, Stop> {
+    pub(super) async fn split_state(&self, leaf: Leaf, op: &mut Op<'_>) -> Result<State, Stop> {
         let at = successors_of(leaf);
         let word = self.memory.read_word(&op.lane, at).await?;
         State::of(word).map_err(|_| op.doubt(at, word, &[], EXPECTED))
     }
 
     /// Whether an operation has waited long enough for others to complete a split.
-    pub(super) fn may_thaw(&self, op: &Op) -> bool {
+    pub(super) fn may_thaw(&self, op: &Op<'_>) -> bool {
         self.memory.time_of(op) > self.memory.config().patience / PART && Check::Thaws.on()
     }
 
     /// Takes a split back that was begun when the state was `seen`, if nothing came of it meanwhile.
-    pub(super) async fn thaw(&self, leaf: Leaf, seen: u64, op: &mut Op) -> Result<(), Stop> {
+    pub(super) async fn thaw(&self, leaf: Leaf, seen: u64, op: &mut Op<'_>) -> Result<(), Stop> {
         let (at, word_of) = (leaf.place.address(), successors_of(leaf));
         // A session begins before its first connection.
         self.writer(at.server(), &op.lane).await?;

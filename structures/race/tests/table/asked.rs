@@ -12,7 +12,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{BlockPointer, PAIRS, Place, Shape, Slot};
-use fatbtree_remote_memory::{GlobalAddress, name_of};
+use fatbtree_remote_memory::{GlobalAddress, Keys, name_of};
 use fatbtree_trust::{Door, Peer, Roster, Trust, make_certificates};
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::Instant;
@@ -21,7 +21,8 @@ use tonic::Code;
 
 use crate::quiet::{FIRST_SLOT, MEMBERS};
 
-const SHAPE: Shape = Shape { groups: 64, directory_bits: 4, servers: 0b111, max_value: 1_000 };
+const SHAPE: Shape =
+    Shape { groups: 64, directory_bits: 4, servers: 0b111, max_value: 1_000, keys: Keys::Numbers };
 
 /// The server that is asked; those that ask.
 const LEFT: u16 = 1;

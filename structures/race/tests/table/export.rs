@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 
-use fatbtree_race::{Check, Cursor, Shape, Table, TableError, Value};
+use fatbtree_race::{Check, Cursor, Key, Shape, Table, TableError, Value};
 use fatbtree_remote_memory::{Answer, Portion};
 use fatbtree_sim::hash::lab::{serve, serve_in_chunks};
 use fatbtree_sim::world::{Machine, Options, SimDevice, World, random};
@@ -26,13 +26,20 @@ async fn export(
 ) -> Result<Vec<(u64, Vec<u8>)>, TableError> {
     let (mut pairs, mut next) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = next {
-        let portion: Portion<Value, Cursor> = table.export(cursor, most).await.result?;
+        let portion: Portion<Value, Cursor, Key> = table.export(cursor, most).await.result?;
         assert!(portion.pairs.len() <= most, "{} pairs, at most {most}", portion.pairs.len());
-        pairs.extend(portion.pairs.into_iter().map(|(key, value)| (key, value.to_vec())));
+        pairs.extend(portion.pairs.into_iter().map(|(key, value)| (number(key), value.to_vec())));
         next = portion.rest;
         between().await;
     }
     Ok(pairs)
+}
+
+fn number(key: Key) -> u64 {
+    match key {
+        Key::Number(number) => number,
+        Key::Bytes(..) => panic!("{key} is in a table of numbers"),
+    }
 }
 
 async fn quiet(table: &Table<SimDevice>, most: usize) -> Vec<(u64, Vec<u8>)> {

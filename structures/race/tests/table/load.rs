@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Shape, Table};
-use fatbtree_remote_memory::Contention;
+use fatbtree_remote_memory::{Contention, Keys};
 use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, World, random};
 use fatbtree_verbs::time::Duration;
@@ -17,7 +17,7 @@ const VALUE_BYTES: usize = 64;
 /// A workload of YCSB on one server, by one client with so many operations in flight.
 fn run(name: &str, depth: usize) -> Summary {
     let world = World::new(1, Options::default());
-    let shape = Shape { groups: 16, directory_bits: 10, servers: 1, max_value: 1_000 };
+    let shape = Shape { groups: 16, directory_bits: 10, servers: 1, max_value: 1_000, keys: Keys::Numbers };
     let servers = serve(&world, shape, 4 << 20, Duration::from_secs(1));
     let machine = world.machine(MachineOptions::named("client"));
     let memory = begin(&machine, &servers, Contention::SMART, &mut random(1, 52));

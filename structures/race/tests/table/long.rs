@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Shape, Table};
-use fatbtree_remote_memory::{Check as RemoteCheck, Contention};
+use fatbtree_remote_memory::{Check as RemoteCheck, Contention, Keys};
 use fatbtree_sim::hash::lab::{begin, serve_in_chunks};
 use fatbtree_sim::world::{MachineOptions, Options, Tearing, World, random};
 use fatbtree_verbs::BufferClass;
@@ -11,7 +11,8 @@ use fatbtree_verbs::time::Duration;
 
 use crate::model::{done, value};
 
-const SHAPE: Shape = Shape { groups: 64, directory_bits: 8, servers: 1, max_value: 1 << 20 };
+const SHAPE: Shape =
+    Shape { groups: 64, directory_bits: 8, servers: 1, max_value: 1 << 20, keys: Keys::Numbers };
 
 /// Buffers as a software NIC has them, and others.
 fn machine(world: &World, name: &str, long: u32, send_queue: usize) -> fatbtree_sim::world::Machine {

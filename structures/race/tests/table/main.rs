@@ -10,6 +10,7 @@ mod load;
 mod long;
 mod memory;
 mod model;
+mod names;
 mod quiet;
 mod rivals;
 mod room;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fatbtree_race::{Answer, Shape, Table, TableError, Value, Verified};
-use fatbtree_remote_memory::{CommonError, Contention};
+use fatbtree_remote_memory::{CommonError, Contention, Keys};
 use fatbtree_sim::hash::lab::{begin, serve};
 use fatbtree_sim::world::{MachineOptions, Options, SimDevice, World, random};
 use fatbtree_verbs::time::Duration;
 use proptest::prelude::*;
 
 /// Small subtables, so that there are many.
-pub(crate) const SMALL: Shape = Shape { groups: 2, directory_bits: 8, servers: 1, max_value: 4_000 };
+pub(crate) const SMALL: Shape =
+    Shape { groups: 2, directory_bits: 8, servers: 1, max_value: 4_000, keys: Keys::Numbers };
 
 /// Runs something with a table, alone in its world.
 pub(crate) fn with_table<T: 'static>(

@@ -8,14 +8,15 @@ use fatbtree_memserver::{
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{BLOCKS, BlockPointer, PAIRS, Place, Shape, Slot};
 use fatbtree_remote_memory::record::{RECORD_HEAD, UNPUBLISHED, write_record};
-use fatbtree_remote_memory::{GlobalAddress, SizeClass, name_of};
+use fatbtree_remote_memory::{GlobalAddress, Keys, SizeClass, name_of};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::journal::Pace;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 0b111, max_value: 1_000 };
+const SHAPE: Shape =
+    Shape { groups: 1, directory_bits: 4, servers: 0b111, max_value: 1_000, keys: Keys::Numbers };
 
 /// Offset of the word of members, on each server.
 pub(crate) const MEMBERS: u64 = 64 + 8;

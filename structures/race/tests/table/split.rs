@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fatbtree_race::{Check, Shape, Table, TableError, Verified};
-use fatbtree_remote_memory::{CommonError, Contention};
+use fatbtree_remote_memory::{CommonError, Contention, Keys};
 use fatbtree_sim::hash::lab::{Server, begin, serve};
 use fatbtree_sim::world::{Machine, MachineOptions, Options, SimDevice, Task, World, random};
 use fatbtree_verbs::time::Duration;
@@ -20,7 +20,8 @@ const SOON: Duration = Duration::from_secs(1);
 const FEW_PAIRS: Shape = Shape { groups: 16, ..SMALL };
 
 /// Two subtables come to lie on the first server before a pair belongs on the other one.
-pub(crate) const TWO_SERVERS: Shape = Shape { groups: 4, directory_bits: 8, servers: 0b11, max_value: 100 };
+pub(crate) const TWO_SERVERS: Shape =
+    Shape { groups: 4, directory_bits: 8, servers: 0b11, max_value: 100, keys: Keys::Numbers };
 
 /// A client with its machine.
 pub(crate) struct Client {

@@ -3,13 +3,14 @@
 use fatbtree_memserver::{Check, ClientId, Grant, MemoryServer, ServerOptions, SessionKey};
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{BLOCKS, BlockPointer, Place, Shape, Slot};
-use fatbtree_remote_memory::GlobalAddress;
 use fatbtree_remote_memory::record::{RECORD_HEAD, UNPUBLISHED, write_record};
+use fatbtree_remote_memory::{GlobalAddress, Keys};
 use fatbtree_verbs::Access;
 use fatbtree_verbs::plain::{PlainDevice, PlainNetwork};
 use fatbtree_verbs::time::{Duration, Instant};
 
-const SHAPE: Shape = Shape { groups: 1, directory_bits: 4, servers: 1, max_value: 1_000 };
+const SHAPE: Shape =
+    Shape { groups: 1, directory_bits: 4, servers: 1, max_value: 1_000, keys: Keys::Numbers };
 
 /// A server, to which clients are played: they write its memory.
 struct Lab {

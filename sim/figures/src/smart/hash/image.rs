@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fatbtree_memserver::Loaded;
 use fatbtree_race::host::HashTable;
 use fatbtree_race::{Shape, Table};
+use fatbtree_remote_memory::Keys;
 use fatbtree_verbs::Memory;
 use fatbtree_verbs::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::smart::clients::SERVERS;
 use fatbtree_sim::world::Machine;
 
 /// Subtables of 2,688 slots.
-const SHAPE: Shape = Shape { groups: 128, directory_bits: 10, servers: 0b11, max_value: 64 };
+const SHAPE: Shape =
+    Shape { groups: 128, directory_bits: 10, servers: 0b11, max_value: 64, keys: Keys::Numbers };
 /// Memory of a server beside directory and first subtable.
 const SPARE: u64 = 48 << 20;
 /// Bytes of a chunk: 96 clients have one of each size on each server.
