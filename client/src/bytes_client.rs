@@ -13,6 +13,8 @@ use crate::{Client, Error};
 /// A [`Client`] of a tree whose keys are byte strings, of up to 4,096 bytes, in their order: names, URLs, composite keys. From
 /// [`Client::bytes`].
 ///
+/// Keys of several elements, such as a user's number and a time, are [tuples](crate::tuple).
+///
 /// Such trees are loaded with `fatbtree load --key-type bytes`. Operations end with an error that says so where keys are numbers, or the
 /// structure is no tree.
 ///
