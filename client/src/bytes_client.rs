@@ -13,6 +13,8 @@ use crate::{Client, Error};
 /// A [`Client`] of trees whose keys are byte strings, of up to 4,096 bytes, in their order: names, URLs, composite keys; or of a hash table
 /// with such keys. From [`Client::bytes`].
 ///
+/// Keys of several elements, such as a user's number and a time, are [tuples](crate::tuple).
+///
 /// Both are loaded with `fatbtree load --key-type bytes`. Operations end with an error that says so where keys are numbers. A hash table has
 /// no order of keys: scans of it are refused, and [`pairs`](Self::pairs) gives all.
 ///

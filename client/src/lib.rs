@@ -22,6 +22,7 @@
 //! * **Structure.** With `structure = "hash"` or `structure = "dolphin"` in the cluster file, or [`Options::structure`], the operations are
 //!   on a hash table or a Dolphin index: `get`, `put`, `insert`, `update`, `compare_and_swap`, `delete` and `pairs`, and
 //!   scans of an index.
+//! * **Keys of bytes**: [`Client::bytes`], with [typed keys](tuple) of several elements.
 //! * **Transactions.** With `structure = "dtx"`, [`Client::transact`] changes several keys at one moment, or none.
 //! * **Cancellation.** Every future may be dropped at any `await`; see [`Client`].
 //! * **Errors** say what to do, and [whether a change may have been carried out](Error::may_have_happened).
@@ -39,6 +40,7 @@ mod scan;
 mod service;
 mod stats;
 pub mod transaction;
+pub mod tuple;
 
 use std::path::PathBuf;
 
@@ -46,6 +48,7 @@ pub use bytes::Bytes;
 pub use bytes_client::BytesClient;
 pub use client::Client;
 pub use error::Error;
+pub use fatbtree_blink::layers::MAX_KEY_BYTES;
 pub use fatbtree_remote_memory::{BytesRange, Order};
 pub use fatbtree_topology::Structure;
 pub use options::{Options, Protocol};

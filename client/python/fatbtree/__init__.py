@@ -1,4 +1,4 @@
-"""Client of Fat-B+Tree: an ordered index of 64-bit keys in the memory of other machines.
+"""Client of Fat-B+Tree: an ordered index of 64-bit keys, or of keys of bytes, in the memory of other machines.
 
     import fatbtree
 
@@ -10,7 +10,15 @@
 
 Methods wait, and other Python threads run meanwhile. One client serves any number of threads. `fatbtree.aio` is the same for asyncio.
 
-Keys are integers from 0 to 2**64 - 1; values are bytes. Every exception has `may_have_happened`: whether a change may have been carried
+Keys are integers from 0 to 2**64 - 1; values are bytes. Where the tree's keys are bytes, `bytes()` gives the client:
+
+    with fatbtree.connect("cluster.toml").bytes() as names:
+        names.put("user:4711", b"Ada")
+        names.put(("order", 4711, datetime.now(timezone.utc)), b"two lamps")
+        for key, value in names.scan_prefix(("order", 4711)):
+            kind, user, at = fatbtree.decode_key(key)
+
+Every exception has `may_have_happened`: whether a change may have been carried
 out all the same. If not, it can be repeated without harm; otherwise read the key first.
 
 A process that forks must connect in the child: a connection has threads, which do not survive a fork. The parent's client raises
@@ -20,6 +28,8 @@ Ctrl-C raises KeyboardInterrupt in a method that waits. A change that it interru
 """
 
 from fatbtree._native import (
+    BytesClient,
+    BytesScan,
     Client,
     ClosedError,
     ConflictError,
@@ -33,9 +43,13 @@ from fatbtree._native import (
     UnknownError,
     UnsupportedError,
     __version__,
+    decode_key,
+    encode_key,
 )
 
 __all__ = [
+    "BytesClient",
+    "BytesScan",
     "Client",
     "ClosedError",
     "ConflictError",
@@ -50,6 +64,8 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "connect",
+    "decode_key",
+    "encode_key",
 ]
 
 

@@ -2,10 +2,14 @@ import os
 from typing import Any, Literal
 
 from fatbtree._native import (
+    BytesClient as BytesClient,
+    BytesKey as BytesKey,
+    BytesScan as BytesScan,
     Client as Client,
     ClosedError as ClosedError,
     ConflictError as ConflictError,
     ConnectError as ConnectError,
+    Element as Element,
     Error as Error,
     FailedError as FailedError,
     OutOfRangeError as OutOfRangeError,
@@ -16,6 +20,8 @@ from fatbtree._native import (
     UnknownError as UnknownError,
     UnsupportedError as UnsupportedError,
     __version__ as __version__,
+    decode_key as decode_key,
+    encode_key as encode_key,
 )
 
 def connect(

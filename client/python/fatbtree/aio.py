@@ -19,7 +19,7 @@ from collections import deque
 from fatbtree import ConflictError, _arguments
 from fatbtree._native import AsyncClient
 
-__all__ = ["Client", "Scan", "Transaction", "connect"]
+__all__ = ["BytesClient", "Client", "Scan", "Transaction", "connect"]
 
 
 class Client:
@@ -45,6 +45,10 @@ class Client:
     def with_time_limit(self, limit):
         """A client over the same connection, whose operations take at most so many seconds."""
         return Client(self._native.with_time_limit(limit))
+
+    def bytes(self):
+        """A client over the same connection to a tree whose keys are bytes."""
+        return BytesClient(self._native.bytes())
 
     def scan(self, start=0, stop=None, backward=False):
         """The pairs with keys from `start` up to, but without, `stop`, in ascending or descending order: an asynchronous iterator."""
@@ -76,6 +80,37 @@ class Client:
                 await native.leave(True)
                 if not isinstance(error, ConflictError) or not await attempts.pause():
                     raise
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, kind, raised, trace):
+        await self.close()
+
+
+class BytesClient:
+    """A client of a tree whose keys are bytes, whose methods are coroutines; see `fatbtree.BytesClient` for what each does."""
+
+    def __init__(self, native):
+        self._native = native
+        for name in ("get", "put", "insert", "update", "compare_and_swap", "delete", "stats", "close"):
+            setattr(self, name, getattr(native, name))
+
+    def with_time_limit(self, limit):
+        """A client over the same connection, whose operations take at most so many seconds."""
+        return BytesClient(self._native.with_time_limit(limit))
+
+    def scan(self, start=None, stop=None, backward=False):
+        """The pairs with keys from `start` up to, but without, `stop`, in ascending or descending order: an asynchronous iterator."""
+        return Scan(self._native.scan(start, stop, backward))
+
+    def scan_prefix(self, prefix, backward=False):
+        """The pairs with keys, or tuples, that begin with this one: an asynchronous iterator."""
+        return Scan(self._native.scan_prefix(prefix, backward))
+
+    def pairs(self):
+        """All pairs, in ascending order: an asynchronous iterator."""
+        return Scan(self._native.pairs())
 
     async def __aenter__(self):
         return self

@@ -1,11 +1,11 @@
 //! The blocking client.
 
-use std::sync::{Mutex, PoisonError};
-
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
+use crate::bytes_client::BytesClient;
+use crate::connection::Connection;
 use crate::error::raised;
 use crate::options::{Arguments, Key, Pairs, Stop, keys, seconds};
 use crate::transaction::Transaction;
@@ -16,8 +16,7 @@ use crate::wait::wait;
 /// A context manager: it closes the connection at the end of its block.
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct Client {
-    /// `None` when it was closed. The lock is held for a moment, with the interpreter's: a fork finds it free.
-    client: Mutex<Option<fatbtree::Client>>,
+    connection: Connection,
 }
 
 pub(crate) fn value(py: Python<'_>, bytes: Option<fatbtree::Bytes>) -> Option<Bound<'_, PyBytes>> {
@@ -57,71 +56,56 @@ pub(crate) fn scan_of(
     if backward { client.scan_backward(keys) } else { client.scan(keys) }
 }
 
-impl Client {
-    /// The connection, for one operation.
-    fn open(&self) -> PyResult<fatbtree::Client> {
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        client
-            .clone()
-            .ok_or_else(|| crate::error::ClosedError::new_err("the client is closed; connect again"))
-    }
-
-    /// Runs an operation without the interpreter's lock.
-    fn run<T: Send, F: Future<Output = Result<T, fatbtree::Error>> + Send>(
-        &self,
-        py: Python<'_>,
-        operation: impl FnOnce(fatbtree::Client) -> F,
-    ) -> PyResult<T> {
-        wait(py, operation(self.open()?))?.map_err(raised)
-    }
-}
-
 #[pymethods]
 impl Client {
     #[new]
     fn new(py: Python<'_>, arguments: Arguments) -> PyResult<Self> {
         let options = arguments.try_into()?;
         let client = wait(py, fatbtree::Options::connect(options))?.map_err(raised)?;
-        Ok(Self { client: Mutex::new(Some(client)) })
+        Ok(Self { connection: Connection::of(client) })
     }
 
     /// A client over the same connection, whose operations take at most so many seconds.
     fn with_time_limit(&self, limit: f64) -> PyResult<Self> {
-        let client = self.open()?.with_time_limit(seconds(limit)?);
-        Ok(Self { client: Mutex::new(Some(client)) })
+        Ok(Self { connection: self.connection.with_time_limit(seconds(limit)?)? })
+    }
+
+    /// A client over the same connection to a tree whose keys are bytes.
+    fn bytes(&self) -> PyResult<BytesClient> {
+        self.connection.share().map(BytesClient::new)
     }
 
     /// The value of a key; None if the key is not there.
     fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(value(py, self.run(py, async move |client| client.get(key.0).await)?))
+        Ok(value(py, self.connection.run(py, async move |client| client.get(key.0).await)?))
     }
 
     /// The values of keys, in their order. Cheaper than a `get` each.
     fn get_many<'py>(&self, py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         let keys: Vec<u64> = keys.into_iter().map(|key| key.0).collect();
-        let found = self.run(py, async move |client| client.get_many(keys).await)?;
+        let found = self.connection.run(py, async move |client| client.get_many(keys).await)?;
         Ok(found.into_iter().map(|bytes| value(py, bytes)).collect())
     }
 
     /// Puts a value, whether the key exists or not.
     fn put(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<()> {
-        self.run(py, async move |client| client.put(key.0, &value).await)
+        self.connection.run(py, async move |client| client.put(key.0, &value).await)
     }
 
     /// Puts many pairs of key and value, in no certain order. Returns a list of those that failed: key and exception.
     fn put_many(&self, py: Python<'_>, pairs: Pairs) -> PyResult<Failures> {
         let Pairs { keys, pairs, failed } = pairs;
-        Ok(failures(failed, keys, self.run(py, async move |client| client.put_many(pairs).await)?))
+        Ok(failures(failed, keys, self.connection.run(py, async move |client| client.put_many(pairs).await)?))
     }
 
     /// Puts a value if the key does not exist, and returns whether it was put. Not with `protocol="query"`.
     fn insert(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<bool> {
-        self.run(py, async move |client| client.insert(key.0, &value).await)
+        self.connection.run(py, async move |client| client.insert(key.0, &value).await)
     }
 
     /// Replaces the value if the key exists, and returns whether it did.
     fn update(&self, py: Python<'_>, key: Key, value: PyBackedBytes) -> PyResult<bool> {
-        self.run(py, async move |client| client.update(key.0, &value).await)
+        self.connection.run(py, async move |client| client.update(key.0, &value).await)
     }
 
     /// Replaces the value if it is `expected`, and returns whether it was. Not with `protocol="query"`.
@@ -132,46 +116,45 @@ impl Client {
         expected: PyBackedBytes,
         value: PyBackedBytes,
     ) -> PyResult<bool> {
-        self.run(py, async move |client| client.compare_and_swap(key.0, &expected, &value).await)
+        self.connection.run(py, async move |client| client.compare_and_swap(key.0, &expected, &value).await)
     }
 
     /// Deletes a key, and returns whether it existed.
     fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
-        self.run(py, async move |client| client.delete(key.0).await)
+        self.connection.run(py, async move |client| client.delete(key.0).await)
     }
 
     /// The pairs with keys from `start` up to, but without, `stop`, in ascending or descending order.
     #[pyo3(signature = (start=Key(0), stop=None, backward=false))]
     fn scan(&self, start: Key, stop: Option<Stop>, backward: bool) -> PyResult<Scan> {
-        let scan = scan_of(&self.open()?, keys(start, stop), backward);
+        let scan = scan_of(&self.connection.open()?, keys(start, stop), backward);
         Ok(Scan { scan: tokio::sync::Mutex::new(scan) })
     }
 
     /// All pairs, in ascending order, or in no order where the structure has none, as a hash table.
     fn pairs(&self) -> PyResult<Scan> {
-        Ok(Scan { scan: tokio::sync::Mutex::new(self.open()?.pairs()) })
+        Ok(Scan { scan: tokio::sync::Mutex::new(self.connection.open()?.pairs()) })
     }
 
     /// Begins a transaction. Raises UnsupportedError where there are none.
     fn begin(&self, py: Python<'_>) -> PyResult<Transaction> {
-        self.run(py, async move |client| client.begin().await).map(Transaction::new)
+        self.connection.run(py, async move |client| client.begin().await).map(Transaction::new)
     }
 
     /// Calls `work(transaction)` and commits, again after each ConflictError, as long as the time limit lasts. Returns what `work` has
     /// returned. After an exception of `work` the transaction is aborted. What `work` does besides must bear to be done again.
     fn transact<'py>(&self, py: Python<'py>, work: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        Transaction::run(py, &self.open()?, work)
+        Transaction::run(py, &self.connection.open()?, work)
     }
 
     /// Operations so far, by their results, and their time in seconds.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        stats_of(py, self.open()?.stats())
+        stats_of(py, self.connection.open()?.stats())
     }
 
     /// Ends the connection, and waits for its end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
-        client.map_or(Ok(()), |client| wait(py, client.close()))
+        self.connection.close(py)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -203,9 +186,17 @@ impl Scan {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(u64, Bound<'py, PyBytes>)>> {
-        // Another thread may be within.
-        let next = wait(py, async { self.scan.lock().await.next().await })?;
-        let pair = next.transpose().map_err(raised)?;
-        Ok(pair.map(|(key, bytes)| (key, PyBytes::new(py, &bytes))))
+        next_of(py, &self.scan)
     }
+}
+
+/// The next pair of a scan, waited for.
+pub(crate) fn next_of<'py, K: fatbtree::ScanKey>(
+    py: Python<'py>,
+    scan: &tokio::sync::Mutex<fatbtree::Scan<K>>,
+) -> PyResult<Option<(K, Bound<'py, PyBytes>)>> {
+    // Another thread may be within.
+    let next = wait(py, async { scan.lock().await.next().await })?;
+    let pair = next.transpose().map_err(raised)?;
+    Ok(pair.map(|(key, bytes)| (key, PyBytes::new(py, &bytes))))
 }

@@ -10,7 +10,11 @@
 //! is that of the package (`fatbtree/__init__.py`, `fatbtree/aio.py`) and of the blocking classes here; `_native.pyi` has the types.
 
 mod aio;
+mod aio_bytes;
+mod bytes_client;
+mod bytes_key;
 mod client;
+mod connection;
 mod error;
 mod options;
 mod transaction;
@@ -22,6 +26,12 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use crate::aio::{AsyncClient, AsyncScan};
+    #[pymodule_export]
+    use crate::aio_bytes::{AsyncBytesClient, AsyncBytesScan};
+    #[pymodule_export]
+    use crate::bytes_client::{BytesClient, BytesScan};
+    #[pymodule_export]
+    use crate::bytes_key::{decode_key, encode_key};
     #[pymodule_export]
     use crate::client::{Client, Scan};
     #[pymodule_export]

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use fatbtree::{Options, Protocol};
 use pyo3::Borrowed;
-use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyString, PyTuple};
 
 use crate::client::Failures;
 use crate::error::out_of_range;
@@ -81,11 +82,29 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Key {
 
     fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let py = found.py();
-        found.extract::<u64>().map(Self).map_err(|error| match error.is_instance_of::<PyOverflowError>(py) {
-            true => out_of_range(&found),
-            false => error,
+        found.extract::<u64>().map(Self).map_err(|error| {
+            if error.is_instance_of::<PyOverflowError>(py) {
+                out_of_range(&found)
+            } else if error.is_instance_of::<PyTypeError>(py) {
+                wrong_type(&found)
+            } else {
+                error
+            }
         })
     }
+}
+
+/// The exception for a key that is no integer.
+fn wrong_type(found: &Bound<'_, PyAny>) -> PyErr {
+    let kind = match found.get_type().name() {
+        Ok(kind) => kind,
+        Err(error) => return error,
+    };
+    let is_bytes = found.is_instance_of::<PyString>()
+        || found.is_instance_of::<PyTuple>()
+        || found.extract::<PyBackedBytes>().is_ok();
+    let hint = if is_bytes { "; keys of bytes are for the client that bytes() gives" } else { "" };
+    PyTypeError::new_err(format!("expected a key of type int, found {kind}{hint}"))
 }
 
 /// The key before which a range ends: 2**64 is the end of all keys, and `None`.

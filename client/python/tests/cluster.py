@@ -65,6 +65,8 @@ class ClusterTest(unittest.TestCase):
     """Tests with a cluster, which is begun once for all of them."""
 
     structure = "tree"
+    # Keys with which trees of bytes are loaded; None: keys are numbers.
+    names = None
 
     @classmethod
     def setUpClass(cls):
@@ -85,8 +87,21 @@ class ClusterTest(unittest.TestCase):
         for line in cls.up.stdout:
             said.append(line)
             if line.strip() == "ready":
-                return
-        raise RuntimeError("the cluster does not start: " + "".join(said))
+                break
+        else:
+            raise RuntimeError("the cluster does not start: " + "".join(said))
+        if cls.names is not None:
+            cls.load_names()
+
+    @classmethod
+    def load_names(cls):
+        path = os.path.join(cls.folder.name, "names.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in cls.names)
+        load = [PROGRAM, "load", "--cluster", cls.file, "--keys", path, "--key-type", "bytes"]
+        done = subprocess.run(load, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise RuntimeError("the keys are not loaded: " + done.stdout)
 
     @classmethod
     def stop(cls):

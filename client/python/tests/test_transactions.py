@@ -121,7 +121,7 @@ class Transactions(ClusterTest):
         asyncio.run(main())
 
     def test_each_method_is_documented(self):
-        for kind in (fatbtree.Client, fatbtree.Scan, fatbtree.Transaction):
+        for kind in (fatbtree.Client, fatbtree.Scan, fatbtree.BytesClient, fatbtree.BytesScan, fatbtree.Transaction):
             for name in (None, *(name for name in vars(kind) if not name.startswith("_"))):
                 with self.subTest(kind=kind, name=name):
                     self.assertTrue((getattr(kind, name) if name else kind).__doc__)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree::{Bytes, Error, Protocol, Scan, Structure, blocking};
+use fatbtree::{Bytes, Error, MAX_KEY_BYTES, Protocol, Scan, Structure, blocking, tuple};
 use fatbtree_blink::{Keys, TreeConfig, ValueLayout};
 use fatbtree_registry::{Dolphin, Dtx, Hash};
 
@@ -174,4 +174,51 @@ async fn queries_have_no_names() {
     let cluster = Running::start();
     let db = cluster.options().protocol(Protocol::Query).connect().await.unwrap().bytes();
     assert!(matches!(db.put("user:4711", "x").await, Err(Error::Unsupported { operation: "bytes", .. })));
+}
+
+/// Orders of users by time, with users whose numbers have other lengths and signs.
+#[test]
+fn tuples_are_scanned_by_what_they_begin_with() {
+    let cluster = names();
+    let db = blocking::Client::connect(cluster.options()).unwrap().bytes();
+    let users = [-300, -1, 0, 9, 10, 256, 4711];
+    // Not in their order.
+    for number in [3, 0, 255, 256, 1, 65_536] {
+        for user in users {
+            db.put(tuple::encode(&("order", user, number)), format!("{user} {number}")).unwrap();
+        }
+    }
+    db.put(tuple::encode(&("order\0", 9, 1)), "another kind").unwrap();
+    db.put(tuple::encode(&("order",)), "the kind itself").unwrap();
+    db.put("user:9", "no tuple").unwrap();
+    type Order = (String, i64, u32);
+    let orders = |range, backward| -> Vec<Order> {
+        let keys = db.scan_range(range, backward).map(|pair| pair.unwrap());
+        keys.map(|(key, value)| {
+            let (kind, user, number): Order = tuple::decode(&key).unwrap();
+            assert_eq!(value, format!("{user} {number}"));
+            (kind, user, number)
+        })
+        .collect()
+    };
+    for user in users {
+        let mut expected: Vec<_> =
+            [0, 1, 3, 255, 256, 65_536].map(|number| ("order".to_owned(), user, number)).into();
+        assert_eq!(orders(tuple::prefix(&("order", user)), false), expected);
+        assert_eq!(
+            db.scan(tuple::encode(&("order", user, 1))..tuple::encode(&("order", user, 256))).count(),
+            3
+        );
+        expected.reverse();
+        assert_eq!(orders(tuple::prefix(&("order", user)), true), expected);
+    }
+    assert_eq!(db.scan_range(tuple::prefix(&("order",)), false).count(), 1 + 6 * users.len());
+    // All tuples, and the other keys among them.
+    assert_eq!(db.scan_range(tuple::prefix(&()), false).count(), 3 + 6 * users.len());
+
+    let longest = tuple::encode(&(vec![1u8; MAX_KEY_BYTES - 2],));
+    db.put(&longest, "longest").unwrap();
+    assert_eq!(db.get(&longest).unwrap().as_deref(), Some(&b"longest"[..]));
+    let error = causes(&db.put([&longest[..], &[0]].concat(), "x").unwrap_err());
+    assert!(error.contains("4096") && error.contains("4097"), "{error}");
 }
