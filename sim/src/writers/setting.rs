@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fatbtree_blink::node::EntryValue;
-use fatbtree_blink::{EntryCache, GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree, TreeConfig, nodes_from};
+use fatbtree_blink::{
+    EntryCache, GlobalAddress, KeyRange, Partition, Regions, SuperRoot, Tree, TreeConfig, nodes_from,
+};
 use rand::RngExt as _;
 
 use super::server::Server;
@@ -55,7 +57,8 @@ impl Setting {
         machines.extend((1..scenario.servers).map(|id| world.machine(options(format!("server {id}")))));
         let servers = scenario.ids().zip(machines).map(|(id, machine)| Server::new(machine, scenario, id));
         let servers: Vec<Server> = servers.collect();
-        let seen = servers.iter().map(|server| (server.range, first_root(&scenario.config, server.id), 0)).collect();
+        let seen =
+            servers.iter().map(|server| (server.range, first_root(&scenario.config, server.id), 0)).collect();
         let switches = TreeSwitches::default();
         world.set_switches(switches.clone());
         Rc::new(Self {

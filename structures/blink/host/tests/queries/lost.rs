@@ -58,7 +58,9 @@ fn queries_go_on_after_a_load_with_another_layout() {
         (ValueLayout::ByLength(20), LeafKind::Buckets),
         (ValueLayout::OutOfLine, LeafKind::Plain),
     ] {
-        let next = Layout { values: Some(values), leaves: Some(leaves), keys: None }.after(&config).unwrap();
+        let next = Layout { values: Some(values), leaves: Some(leaves), ..Layout::default() }
+            .after(&config)
+            .unwrap();
         replaced += u32::from(next != config);
         config = next;
         let generation = lab.server.info().generation + 1;
