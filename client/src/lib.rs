@@ -22,7 +22,7 @@
 //! * **Structure.** With `structure = "hash"` or `structure = "dolphin"` in the cluster file, or [`Options::structure`], the operations are
 //!   on a hash table or a Dolphin index: `get`, `put`, `insert`, `update`, `compare_and_swap`, `delete` and `pairs`, and
 //!   scans of an index.
-//! * **Keys of bytes**: [`Client::bytes`], with [typed keys](tuple) of several elements.
+//! * **Keys of bytes**: [`Client::bytes`], with [typed keys](mod@tuple) of several elements.
 //! * **Transactions.** With `structure = "dtx"`, [`Client::transact`] changes several keys at one moment, or none.
 //! * **Cancellation.** Every future may be dropped at any `await`; see [`Client`].
 //! * **Errors** say what to do, and [whether a change may have been carried out](Error::may_have_happened).
