@@ -66,7 +66,7 @@ pub static ALL: [Simulation; 17] = [
     Simulation {
         name: "byte-keys",
         about: "readers and writers of trees whose keys are bytes that begin alike: layers come and go",
-        ci: 1_000..4_000,
+        ci: 1_000..3_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::byte_keys(seed).run()),
     },
     Simulation {
