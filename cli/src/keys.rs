@@ -122,14 +122,14 @@ const UNKNOWN: u8 = 4;
 #[command(after_help = "Examples:
   fatbtree get 4711 --cluster cluster.toml
   fatbtree get 0x1267 --cluster cluster.toml --json
-  fatbtree get user:4711 --cluster cluster.toml        of trees whose keys are bytes
+  fatbtree get user:4711 --cluster cluster.toml        where keys are bytes
   fatbtree get 4711 --cluster cluster.toml > value     exactly the bytes of the value, without a line end
 
 A terminal is shown the value as --quote prints it.
 
 Exit codes: 0, the value is printed; 1, the key is not there; 3, refused or failed; 5, it could not be printed: the disk is full.")]
 pub(crate) struct Get {
-    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, of trees whose keys are bytes, text.
+    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, where keys are bytes, text.
     key: String,
     /// Print a line of text, \"quoted\" where it holds spaces, or 0x hex where the value is no text, as `fatbtree shell` reads it.
     #[arg(long, conflicts_with = "json")]
@@ -142,7 +142,7 @@ pub(crate) struct Get {
 #[derive(Args)]
 #[command(after_help = "Examples:
   fatbtree put 4711 hello --cluster cluster.toml
-  fatbtree put user:4711 hello --cluster cluster.toml        into trees whose keys are bytes
+  fatbtree put user:4711 hello --cluster cluster.toml        where keys are bytes
   fatbtree put 4711 0x00ff --cluster cluster.toml            two bytes
   fatbtree put 4711 --text 0x00ff --cluster cluster.toml     six letters
   fatbtree put 4711 --file picture.png --cluster cluster.toml
@@ -150,7 +150,7 @@ pub(crate) struct Get {
 
 Exit codes: 0, put; 3, refused or failed; 4, it may have been put or not; 5, put, but the result could not be printed: the disk is full.")]
 pub(crate) struct Put {
-    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, of trees whose keys are bytes, text.
+    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, where keys are bytes, text.
     key: String,
     /// Value: text, or bytes as 0x hex; `-` reads the bytes from standard input. Up to 1 MiB.
     #[arg(allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
@@ -173,7 +173,7 @@ pub(crate) struct Put {
 Exit codes: 0, deleted; 1, the key was not there; 3, refused or failed; 4, it may have been deleted or not; 5, deleted, but the result could
 not be printed: the disk is full.")]
 pub(crate) struct Delete {
-    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, of trees whose keys are bytes, text.
+    /// Key: a number, as 4711, 1_000, 1e6 or 0x hex; or, where keys are bytes, text.
     key: String,
     #[command(flatten)]
     at: At,
@@ -190,8 +190,8 @@ pub(crate) struct Delete {
   fatbtree scan user:1..user:3 --cluster cluster.toml           a range of them
   fatbtree scan --bytes --cluster cluster.toml                  all of them
 
-A hash table has no order of keys, so a range of it is refused, and so is --backward. A key that is there during the whole scan is printed once, and no key is
-printed twice. One that is changed meanwhile is printed as it was at some moment, or not at all.
+A hash table has no order of keys, so a range of it is refused, and so are --prefix and --backward. A key that is there during the whole scan
+is printed once, and no key is printed twice. One that is changed meanwhile is printed as it was at some moment, or not at all.
 
 Exit codes: 0, all pairs were printed, if there are any; 3, refused or failed; 5, they could not be printed: the disk is full.")]
 pub(crate) struct Scan {
