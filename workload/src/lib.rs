@@ -11,6 +11,7 @@
 //! * [`ycsb`]: YCSB's core workloads A to F and its request distributions, read from files in YCSB's own
 //!   property names; keys hashed as YCSB hashes them, ordered, or from a file. Seeded.
 //! * [`trace`]: lines of the public Twitter cache traces as operations, and a maker of such lines.
+//! * [`byte_keys`]: keys of bytes of public kinds, such as URLs and UUIDs, by number and seed.
 //! * [`Structure`]: what operations are done on: a tree by RDMA, memory servers that are asked, another structure, or your own.
 //! * [`LoadGenerator`]: does a workload's operations in a closed or an open loop ([`Pace`]), scans in one or several
 //!   [parts](ScanParts), and records every answer.
@@ -93,6 +94,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod byte_keys;
 mod load_generator;
 pub mod measure;
 mod operation;

@@ -11,9 +11,10 @@ use fatbtree_blink_host::grpc::load_empty;
 use fatbtree_blink_host::{Layout, TreeInfo};
 use fatbtree_processes::Adapter;
 use fatbtree_registry::{Kind, Tree};
-use fatbtree_remote_memory::{Structure as _, mix};
+use fatbtree_remote_memory::Structure as _;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::OPERATOR;
+use fatbtree_workload::byte_keys::value_number;
 
 use super::inserts::{change_to, insert_all};
 use super::{Arguments, LoadResult, LoadedServer, connect_to_fill, told};
@@ -60,7 +61,7 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Res
     let MadeValues { seed, value_bytes } = arguments.values;
     let made = |key: &[u8]| {
         let mut made = vec![0; value_bytes as usize];
-        value::fill(number_of(key), seed, &mut made);
+        value::fill(value_number(key), seed, &mut made);
         made
     };
     let put = async |client: &TreeClient, at: usize| {
@@ -82,14 +83,6 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Res
         seconds: done.seconds,
         keys_per_s: keys as f64 / done.seconds,
         servers: servers.map(|(server, range)| LoadedServer { keys: in_range(range), ..server }).collect(),
-    })
-}
-
-/// A number for the value that is made for a key.
-fn number_of(key: &[u8]) -> u64 {
-    key.chunks(8).fold(key.len() as u64, |number, chunk| {
-        let word = chunk.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
-        mix(number.rotate_left(7) ^ mix(word ^ 1))
     })
 }
 

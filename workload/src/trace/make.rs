@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rustc_hash::FxHashSet;
 use thiserror::Error;
 
+use crate::byte_keys::DIGITS;
 use crate::ycsb::{ZipfError, Zipfian, fnv_hash64};
 
 /// Maker of a trace. Each field is public; [`Maker::default`] resembles a cache that is mostly read.
@@ -83,9 +84,6 @@ pub enum MakerError {
     #[error(transparent)]
     Io(#[from] io::Error),
 }
-
-/// Digits of keys: those of base 62 in the order of their bytes.
-const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 impl Maker {
     /// Writes the lines. Equal makers and seeds write equal lines.
