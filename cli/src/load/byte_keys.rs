@@ -1,12 +1,10 @@
 //! Loads of keys of bytes: trees that are empty, then a client that inserts.
 
-use std::borrow::Cow;
-use std::path::Path;
 use std::pin::pin;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fatbtree_blink::layers::{MAX_KEY_BYTES, first_word};
-use fatbtree_blink::{KeyRange, Keys, separator, value};
+use fatbtree_blink::{KeyRange, Keys, separator};
 use fatbtree_blink_host::grpc::load_empty;
 use fatbtree_blink_host::{Layout, TreeInfo};
 use fatbtree_processes::Adapter;
@@ -14,22 +12,21 @@ use fatbtree_registry::{Kind, Tree};
 use fatbtree_remote_memory::Structure as _;
 use fatbtree_topology::Cluster;
 use fatbtree_trust::OPERATOR;
-use fatbtree_workload::byte_keys::value_number;
 
+use super::byte_input::ByteInput;
 use super::inserts::{change_to, insert_all};
 use super::{Arguments, LoadResult, LoadedServer, connect_to_fill, told};
 use crate::load::following::connected;
-use crate::memserver::MadeValues;
-use crate::records::{byte_keys_of, check_enough};
+use crate::records::check_enough;
 
 type TreeClient = <Tree as Kind>::Client<Adapter>;
 
-/// Has all servers begin anew with trees of byte keys, or goes on with a load that was stopped, and inserts the keys of a file.
-pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Result<LoadResult> {
-    let (pairs, has_values) = byte_keys_of(path)?;
+/// Has all servers begin anew with trees of byte keys, or goes on with a load that was stopped, and inserts the keys.
+pub(super) fn load(arguments: &Arguments, cluster: &Cluster, pairs: &ByteInput) -> Result<LoadResult> {
     if let Some(at) = (0..pairs.len()).find(|&at| pairs.key(at).len() > MAX_KEY_BYTES) {
         let found = pairs.key(at).len();
-        bail!("{}: a key of {found} bytes; up to {MAX_KEY_BYTES} are possible", path.display());
+        let source = arguments.keys.as_deref().unwrap_or_default();
+        bail!("{source}: a key of {found} bytes; up to {MAX_KEY_BYTES} are possible");
     }
     check_enough(pairs.len() as u64, cluster.servers().len() as u64)?;
     let words: Vec<u64> = (0..pairs.len()).map(|at| first_word(pairs.key(at))).collect();
@@ -58,16 +55,8 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Res
         };
         connected(connecting, &mut signalled).await
     })?;
-    let MadeValues { seed, value_bytes } = arguments.values;
-    let made = |key: &[u8]| {
-        let mut made = vec![0; value_bytes as usize];
-        value::fill(value_number(key), seed, &mut made);
-        made
-    };
     let put = async |client: &TreeClient, at: usize| {
-        let key = pairs.key(at);
-        let value = if has_values { Cow::Borrowed(pairs.value(at)) } else { Cow::Owned(made(key)) };
-        let answer = client.change_bytes(key, change_to(&value, arguments)).await;
+        let answer = client.change_bytes(pairs.key(at), change_to(&pairs.value(at), arguments)).await;
         answer.ok_or_else(|| anyhow!("this structure has no keys of bytes"))
     };
     let done = insert_all(arguments, cluster, pairs.len(), put)?;
@@ -76,10 +65,7 @@ pub(super) fn load(arguments: &Arguments, cluster: &Cluster, path: &Path) -> Res
     let servers = trees.into_iter();
     Ok(LoadResult {
         keys,
-        value_bytes: match has_values {
-            true => (0..pairs.len()).map(|at| pairs.value(at).len() as u64).sum(),
-            false => keys * u64::from(value_bytes),
-        },
+        value_bytes: pairs.value_bytes(),
         seconds: done.seconds,
         keys_per_s: keys as f64 / done.seconds,
         servers: servers.map(|(server, range)| LoadedServer { keys: in_range(range), ..server }).collect(),

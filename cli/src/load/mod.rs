@@ -1,5 +1,6 @@
 //! `fatbtree load`: fills the memory servers of a cluster.
 
+mod byte_input;
 mod byte_keys;
 mod following;
 mod input;
@@ -12,8 +13,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use comfy_table::{Table, presets};
+use fatbtree_blink::layers::least_key;
 use fatbtree_blink::{KeyRange, Keys};
 use fatbtree_blink_host::grpc::{load_empty, load_servers};
 use fatbtree_blink_host::{Layout, TreeInfo, TreeServerInfo};
@@ -24,12 +26,15 @@ use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::count;
+use crate::key_shape::{KeyShapeArgument, KeyType};
 use crate::layout::LayoutArguments;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
+use crate::shell::command::show;
 use crate::structure::{StructureArgument, client_of, refuse_without_tree};
+use byte_input::ByteInput;
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -44,6 +49,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets    another layout: values of up to 32 bytes in the leaves
   fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes    names, URLs: keys of bytes, inserted by a client
+  fatbtree load --cluster cluster.toml --keys 1e6 --key-type bytes --key-shape url    1,000,000 URLs that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
   fatbtree load --cluster cluster.toml --keys 1e5 --structure dolphin    into the Dolphin index
@@ -75,9 +81,17 @@ pub(crate) struct Arguments {
     /// Replace what memory servers hold. Without this, a server that is not empty ends the command.
     #[arg(long)]
     replace: bool,
-    /// Kind of the keys of trees: numbers, or bytes (names, URLs), as they stand in the file, a key a line or key,value in a .csv.
-    #[arg(long, value_enum, value_name = "numbers|bytes", default_value = "numbers", conflicts_with_all = ["empty", "trace"])]
+    /// Kind of the keys of trees: numbers, or bytes (names, URLs), as they stand in the trace or file, a key a line or key,value in a .csv.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "numbers|bytes",
+        default_value = "numbers",
+        conflicts_with = "empty"
+    )]
     key_type: KeyType,
+    #[command(flatten)]
+    key_shape: KeyShapeArgument,
     #[command(flatten)]
     structure: StructureArgument,
     /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees whose keys are numbers.
@@ -100,19 +114,17 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Reads keys and values.
     fn input(&self) -> Result<Arc<Input>> {
-        let source: Source = match &self.trace {
-            Some(path) => Source::Trace(path.clone()),
-            None => self.keys.as_deref().unwrap_or_default().parse()?,
-        };
         let MadeValues { seed, value_bytes } = self.values;
-        Ok(Arc::new(Input::read(&source, seed, value_bytes)?))
+        Ok(Arc::new(Input::read(&self.source()?, seed, value_bytes)?))
     }
-}
 
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-enum KeyType {
-    Numbers,
-    Bytes,
+    /// Where the keys come from.
+    fn source(&self) -> Result<Source> {
+        match &self.trace {
+            Some(path) => Ok(Source::Trace(path.clone())),
+            None => self.keys.as_deref().unwrap_or_default().parse(),
+        }
+    }
 }
 
 /// The result, as `--json` writes it.
@@ -134,8 +146,8 @@ struct LoadedServer {
     keys: u64,
     /// Lowest key that belongs to the partition, there or not.
     low: String,
-    /// Highest key that belongs to the partition, there or not.
-    high: String,
+    /// Highest key that belongs to the partition, there or not. Of keys of bytes, which have none, the first one beyond; none: all belong to it.
+    high: Option<String>,
     levels: u32,
     generation: u64,
     region_bytes: u64,
@@ -149,6 +161,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.layout.check_structure(structure)?;
     let is_bytes = arguments.key_type == KeyType::Bytes;
     refuse_without_tree(structure, is_bytes, "--key-type bytes", "its keys are numbers")?;
+    if arguments.key_shape.is_given() && !is_bytes {
+        bail!("--key-shape is for keys of bytes: give --key-type bytes, too");
+    }
     if is_bytes || arguments.client.is_some() {
         // Before anything is replaced.
         client_of(&cluster, arguments.client.as_deref())?;
@@ -164,20 +179,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let result = match arguments.key_type {
         KeyType::Numbers => load_numbers(arguments, &cluster)?,
-        KeyType::Bytes => {
-            let (Source::Keys(path) | Source::Csv(path)) =
-                arguments.keys.as_deref().unwrap_or_default().parse()?
-            else {
-                bail!("--key-type bytes takes a file of keys: --keys FILE");
-            };
-            byte_keys::load(arguments, &cluster, &path)?
-        }
+        KeyType::Bytes => byte_keys::load(arguments, &cluster, &ByteInput::read(arguments)?)?,
     };
     let json = serde_json::to_string_pretty(&result)?;
     if to_stdout {
         outln!("{json}");
     } else {
-        print(&result);
+        print(&result, if is_bytes { Keys::Bytes } else { Keys::Numbers });
     }
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
@@ -303,19 +311,31 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, arguments: &Argumen
 
 fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
     let range = info.partition.range;
+    let (low, high) = match info.config.keys() {
+        Keys::Numbers => (
+            format!("{:#x}", range.low),
+            Some(format!("{:#x}", range.high.map_or(u64::MAX, |high| high - 1))),
+        ),
+        Keys::Bytes => (border(range.low), range.high.map(border)),
+    };
     LoadedServer {
         server,
         partition: info.partition.id,
         keys: info.counts.keys,
-        low: format!("{:#x}", range.low),
-        high: format!("{:#x}", range.high.map_or(u64::MAX, |high| high - 1)),
+        low,
+        high,
         levels: u32::from(info.partition.root_level) + 1,
         generation: info.generation,
         region_bytes: info.region.len,
     }
 }
 
-fn print(result: &LoadResult) {
+/// A border between partitions of keys of bytes: the first key beyond, as it can be typed.
+fn border(word: u64) -> String {
+    show(&least_key(word))
+}
+
+fn print(result: &LoadResult, keys: Keys) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_header([
@@ -330,7 +350,12 @@ fn print(result: &LoadResult) {
     for server in &result.servers {
         let numbers = [server.levels.to_string(), server.generation.to_string()];
         let front = [server.server.clone(), server.partition.to_string(), server.keys.to_string()];
-        let keys = [server.low.clone(), server.high.clone()];
+        let high = match (&server.high, keys) {
+            (Some(high), Keys::Numbers) => high.clone(),
+            (Some(high), Keys::Bytes) => format!("before {high}"),
+            (None, _) => "the end".to_owned(),
+        };
+        let keys = [server.low.clone(), high];
         table.add_row(front.into_iter().chain(keys).chain(numbers));
     }
     outln!("{table}");

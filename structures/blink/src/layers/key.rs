@@ -12,7 +12,7 @@
 
 use std::borrow::Cow;
 
-use super::FIRST;
+use super::{FIRST, LESS};
 
 /// Bytes of the longest key.
 pub const MAX_KEY_BYTES: usize = 4096;
@@ -110,6 +110,40 @@ pub(crate) fn read(spelled: &[u8]) -> Vec<u8> {
     key
 }
 
+/// The least key whose [word](super::first_word) in the first layer is at least this one: what a border between partitions is in bytes.
+///
+/// ```
+/// use fatbtree_blink::layers::{first_word, least_key};
+/// assert_eq!(least_key(first_word(b"user:4")), b"user:4");
+/// assert_eq!(least_key(0x61_00_80_00_00_00_00_00), b"a\0", "which is spelled 61 00 ff");
+/// ```
+#[must_use]
+pub fn least_key(word: u64) -> Vec<u8> {
+    let spelled = word.to_be_bytes();
+    let mut key = Vec::with_capacity(WORD);
+    // The empty key has the least word of all.
+    let mut rest = if word <= LESS + 1 { &[][..] } else { &spelled[..] };
+    while rest.iter().any(|&byte| byte != 0) {
+        match rest {
+            [0, 0xff, behind @ ..] => {
+                key.push(0);
+                rest = behind;
+            }
+            // No key is spelled so: the next one has a zero byte here.
+            [0, ..] => {
+                key.push(0);
+                break;
+            }
+            [byte, behind @ ..] => {
+                key.push(*byte);
+                rest = behind;
+            }
+            [] => break,
+        }
+    }
+    key
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -118,6 +152,15 @@ mod tests {
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(prop::sample::select(&[0, 1, 0x61, 0xfe, 0xff][..]), 0..20)
+    }
+
+    /// Words with the bytes of such keys, spelled or not.
+    fn border() -> impl Strategy<Value = u64> {
+        let bytes = prop::collection::vec(prop::sample::select(&[0, 1, 0x61, 0xfe, 0xff][..]), 0..=8);
+        bytes.prop_map(|mut bytes| {
+            bytes.resize(8, 0);
+            u64::from_be_bytes(*bytes.first_chunk().unwrap())
+        })
     }
 
     proptest! {
@@ -132,6 +175,14 @@ mod tests {
             let mut spelled = Spelled::of(&key).bytes().to_vec();
             spelled.resize(spelled.len() + zeros, 0);
             prop_assert_eq!(read(&spelled), key);
+        }
+
+        #[test]
+        fn borders_are_keys(key in key(), word in prop_oneof![any::<u64>(), border()]) {
+            let first = Spelled::of(&key).first_word();
+            let least = least_key(word);
+            prop_assert_eq!(first >= word, key >= least, "{:?} {:?}", key, least);
+            prop_assert_eq!(least_key(first) <= key, true);
         }
 
         #[test]

@@ -58,7 +58,7 @@ use crate::super_root::Partition;
 pub use checks::Check;
 pub use head::LayerState;
 pub(crate) use head::{LayerHead, LayerId};
-pub use key::MAX_KEY_BYTES;
+pub use key::{MAX_KEY_BYTES, least_key};
 use key::{Spelled, WORD};
 pub use scan::BytesScan;
 
