@@ -22,6 +22,7 @@ use fatbtree_workload::{LoadGenerator, OperationKind, Pace};
 use serde::Serialize;
 
 use crate::interrupted::Interrupted;
+use crate::key_shape::KeyShapeArgument;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
@@ -32,7 +33,7 @@ use latencies::Latencies;
 use node_cache::NodeCacheResult;
 use process::{Counted, Load};
 use ramp::Step;
-use source::{Files, Source};
+use source::Source;
 
 /// Do operations on a running cluster, check every answer, and measure.
 #[derive(Args)]
@@ -40,6 +41,7 @@ use source::{Files, Source};
   fatbtree bench --cluster cluster.toml --operations 100000
   fatbtree bench --cluster cluster.toml --operations 100000 --workload a --json result.json
   fatbtree bench --cluster cluster.toml --operations 100000 --keys people.csv      after `fatbtree load --keys people.csv`
+  fatbtree bench --cluster cluster.toml --operations 100000 --key-shape url        after `fatbtree load --key-type bytes --key-shape url`
   fatbtree bench --cluster cluster.toml --operations 100000 --nic ibverbs:mlx5_0   on an RDMA device
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query       without RDMA; servers: fatbtree memserver --serve queries
   fatbtree bench --cluster cluster.toml --operations 100000 --protocol query --root-to-leaf    the same without help of the switches
@@ -77,9 +79,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "roce|query", value_enum, default_value = "roce")]
     protocol: Protocol,
     /// The file of keys, or of keys and values, that `fatbtree load --keys FILE` was given; by default keys are YCSB's, as with
-    /// `fatbtree load --keys COUNT`.
+    /// `fatbtree load --keys COUNT`. Whether keys are numbers or bytes is known from the memory servers.
     #[arg(long, value_name = "FILE|CSV")]
     keys: Option<PathBuf>,
+    #[command(flatten)]
+    key_shape: KeyShapeArgument,
     /// Operations to do.
     #[arg(long, value_name = "N", value_parser = count::positive)]
     operations: u64,
@@ -119,7 +123,7 @@ pub(crate) struct Arguments {
     /// Seed from which operations are drawn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     draw_seed: u64,
-    /// Seed from which values were made: --seed of `fatbtree load`.
+    /// Seed from which values, and keys of a --key-shape, were made: --seed of `fatbtree load`.
     #[arg(long, value_name = "N", default_value_t = MadeValues::SEED)]
     seed: u64,
     /// Bytes of a value: --value-bytes of `fatbtree load`.
@@ -298,9 +302,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Some(Box::new(file.with_context(|| format!("--progress {}", path.display()))?))
         }
     };
-    let files = Files::read(arguments)?;
     let mut process = process::open(arguments, structure, &cluster, described)?;
-    let mut source = match Source::open(files, arguments, &mut *process) {
+    let mut source = match Source::open(arguments, &mut *process) {
         Ok(source) => source,
         Err(error) => {
             process.close();

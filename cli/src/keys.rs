@@ -14,7 +14,7 @@ use fatbtree_blink::MAX_VALUE;
 use serde_json::{Value, json};
 
 use crate::nic::Nic;
-use crate::shell::command::{hex, key, show, value};
+use crate::shell::command::{Key, hex, key, show, value};
 use crate::stdout::{Out, is_lost};
 use crate::structure::StructureArgument;
 
@@ -65,13 +65,6 @@ impl At {
     }
 }
 
-/// A key of either kind.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Key {
-    Number(u64),
-    Bytes(Vec<u8>),
-}
-
 impl At {
     /// Reads a key.
     fn key(&self, text: &str) -> Result<Key> {
@@ -87,14 +80,6 @@ impl Key {
         match self {
             Self::Number(number) => number.to_string().into_bytes().into(),
             Self::Bytes(bytes) => bytes.into(),
-        }
-    }
-
-    /// As it can be typed again.
-    fn show(&self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Bytes(bytes) => show(bytes),
         }
     }
 

@@ -32,6 +32,7 @@ mod demo;
 mod figures;
 mod in_process;
 mod interrupted;
+mod key_shape;
 mod keys;
 mod layout;
 mod load;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
-use fatbtree_workload::OperationKind;
 use fatbtree_workload::trace::{Maker, Trace};
+use fatbtree_workload::{Names, OperationKind};
 use serde::Serialize;
 
 use crate::count;
@@ -20,11 +20,13 @@ use crate::count;
   fatbtree trace make --operations 100000 --keys 10000 --gets 0.3 --deletes 0.05 --out writes.trace
   fatbtree trace show made.trace
   fatbtree load --cluster cluster.toml --trace made.trace --replace
+  fatbtree load --cluster cluster.toml --trace made.trace --replace --key-type bytes    its strings are keys
   fatbtree bench --cluster cluster.toml --trace made.trace --operations 20000
 
 A line is timestamp,key,key size,value size,client,operation,TTL. The public traces are at https://github.com/twitter/cache-trace; unpack
-them first. Keys are strings there and 64-bit numbers here, in the same order: what all begin with is left out, and as many bytes as fit
-make the number. Strings that differ only behind these become one key; `show` counts them.")]
+them first. Keys are strings there. `load --key-type bytes` takes them as they are. Else they are 64-bit numbers here, in the same order: what
+all begin with is left out, and as many bytes as fit make the number. Strings that differ only behind these become one key; `show` counts
+them.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -108,9 +110,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// # Errors
 /// When the file cannot be read, with the line.
 pub(crate) fn read(path: &Path) -> Result<Trace> {
+    Ok(Trace::read(&path.display().to_string(), open(path)?, usize::MAX)?)
+}
+
+/// Reads a whole trace for a tree of keys of bytes: with its keys as they stand there.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_named(path: &Path) -> Result<(Trace, Names)> {
+    Ok(Trace::read_named(&path.display().to_string(), open(path)?, usize::MAX)?)
+}
+
+fn open(path: &Path) -> Result<BufReader<File>> {
     let file = File::open(path).with_context(|| format!("--trace {}", path.display()))?;
-    let input = BufReader::with_capacity(1 << 18, file);
-    Ok(Trace::read(&path.display().to_string(), input, usize::MAX)?)
+    Ok(BufReader::with_capacity(1 << 18, file))
 }
 
 fn write(make: &Make) -> Result<()> {

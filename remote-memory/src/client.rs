@@ -199,6 +199,11 @@ pub trait StructureClient: Structure + Kept + Clone + 'static {
         None
     }
 
+    /// Whether the keys are bytes, as a server's description says. By default they are numbers.
+    fn has_byte_keys(_info: &Self::Info) -> bool {
+        false
+    }
+
     /// Begins to sample what the controller wants to know.
     fn begin_reports(&self, _keys: usize, _seed: u64) {}
 

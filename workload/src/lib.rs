@@ -16,6 +16,7 @@
 //! * [`LoadGenerator`]: does a workload's operations in a closed or an open loop ([`Pace`]), scans in one or several
 //!   [parts](ScanParts), and records every answer.
 //! * [`Values`]: the values that a read may return while others write. Each says which write it comes from.
+//! * [`Names`], [`Named`]: the same for keys of bytes.
 //! * [`measure`]: HDR histograms of latencies, round trips, rates, and everything that went wrong.
 //!
 //! The crate builds on `fatbtree-blink-client`, which knows nothing of it: a database embeds the client alone.
@@ -97,6 +98,7 @@
 pub mod byte_keys;
 mod load_generator;
 pub mod measure;
+mod names;
 mod operation;
 mod pace;
 mod scan_parts;
@@ -107,6 +109,7 @@ pub mod ycsb;
 
 pub use fatbtree_remote_memory::{Change, Structure};
 pub use load_generator::{LoadGenerator, LoopOptions};
+pub use names::{Named, Names};
 pub use operation::{Operation, OperationKind, Operations};
 pub use pace::{Pace, Punctuality};
 pub use scan_parts::ScanParts;

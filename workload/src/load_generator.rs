@@ -150,7 +150,7 @@ impl LoadGenerator {
             if done.operation.kind == OperationKind::Insert {
                 workload.acknowledge_insert(done.operation.record);
             }
-            self.record(done);
+            self.record(done, values);
             watch(&self.recorder);
         }
         self.elapsed = self.elapsed + (store.now() - began);
@@ -158,12 +158,12 @@ impl LoadGenerator {
         refused
     }
 
-    fn record(&mut self, done: Done) {
+    fn record(&mut self, done: Done, values: &Values) {
         let Done { operation, outcome, error, round_trips, latency } = done;
         if !matches!(outcome, Outcome::Found | Outcome::Unknown) && self.wrong.is_none() {
-            let (kind, key) = (operation.kind.name(), operation.key);
+            let (kind, key) = (operation.kind.name(), values.show(operation.key));
             let why = error.map_or(String::new(), |error| format!(": {error}"));
-            self.wrong = Some(format!("{kind} of key {key:#x}: {outcome:?}{why}"));
+            self.wrong = Some(format!("{kind} of key {key}: {outcome:?}{why}"));
         }
         self.recorder.record(outcome, latency.as_nanos(), round_trips);
         self.latencies.entry(operation.kind).or_default().record(latency.as_nanos());

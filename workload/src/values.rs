@@ -13,6 +13,9 @@ use fatbtree_blink::value;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
+use crate::byte_keys::value_number;
+use crate::names::Names;
+
 /// Values that the keys of a tree may have. A tree begins with those of [`fatbtree_blink::value::fill`], all of one
 /// length.
 pub struct Values {
@@ -26,6 +29,8 @@ pub struct Values {
     is_absent: Option<IsAbsent>,
     /// Loaded keys, ascending, as far as they are known.
     loaded: Arc<[u64]>,
+    /// Keys of bytes, if the keys of operations are numbers for these.
+    names: Option<Arc<Names>>,
     state: RefCell<State>,
 }
 
@@ -103,6 +108,7 @@ impl Values {
             among_others: None,
             is_absent: None,
             loaded: Arc::default(),
+            names: None,
             state: RefCell::default(),
         }
     }
@@ -138,6 +144,31 @@ impl Values {
         Self { loaded, ..self }
     }
 
+    /// Sets the names that keys are numbers of. Values are made for the names: by [`value_number`].
+    #[must_use]
+    pub fn named(self, names: Arc<Names>) -> Self {
+        Self { names: Some(names), ..self }
+    }
+
+    /// The names that keys are numbers of, if they are.
+    pub fn names(&self) -> Option<&Arc<Names>> {
+        self.names.as_ref()
+    }
+
+    /// The number that the values of a key are made from. `None` for a key of another run, which [`Named`](crate::Named) has checked.
+    #[inline]
+    fn number_of(&self, key: u64) -> Option<u64> {
+        match &self.names {
+            None => Some(key),
+            Some(names) => names.name_of(key).map(value_number),
+        }
+    }
+
+    /// A key as a message shows it.
+    pub(crate) fn show(&self, key: u64) -> String {
+        self.names.as_ref().map_or_else(|| format!("{key:#x}"), |names| names.show(key))
+    }
+
     /// Begins an operation.
     pub(crate) fn begin(&self) -> Began {
         let mut state = self.state.borrow_mut();
@@ -159,9 +190,10 @@ impl Values {
         let write = state.change(key, first, Source::Write);
         let mut bytes = state.spare.pop().unwrap_or_default();
         bytes.resize(length, 0);
+        let number = self.number_of(key).expect("a key that is written has a name");
         match self.among_others {
-            None => value::fill(key, self.seed_of(write), &mut bytes),
-            Some(run) => value::stamp(key, run.wrapping_add(write), &mut bytes),
+            None => value::fill(number, self.seed_of(write), &mut bytes),
+            Some(run) => value::stamp(number, run.wrapping_add(write), &mut bytes),
         }
         (write, bytes)
     }
@@ -218,6 +250,7 @@ impl Values {
 
     /// Whether a read of `key` that began at `began` may return `found` now.
     pub(crate) fn allows(&self, key: u64, began: &Began, found: Option<&[u8]>) -> bool {
+        let Some(number) = self.number_of(key) else { return true };
         let mut state = self.state.borrow_mut();
         // Values that were loaded from a file have other lengths than those that are written, unless these have any.
         let is_written = found.is_some_and(|bytes| bytes.len() == self.length || self.is_absent.is_some());
@@ -225,7 +258,7 @@ impl Values {
             return false;
         }
         let written = found.filter(|_| is_written);
-        let stamp = self.among_others.and_then(|run| Some((run, value::stamp_of(key, written?)?)));
+        let stamp = self.among_others.and_then(|run| Some((run, value::stamp_of(number, written?)?)));
         if let Some((run, stamp)) = stamp {
             let write = stamp.wrapping_sub(run);
             let is_ours = (1..=state.writes).contains(&write);
@@ -243,11 +276,11 @@ impl Values {
         let is = |source: Source| match (source, found) {
             (Source::Absent | Source::Deleted(_), None) => true,
             (Source::Loaded, Some(bytes)) => match &self.from_file {
-                None => value::check(key, self.seed, bytes),
+                None => value::check(number, self.seed, bytes),
                 Some(is_loaded) => is_loaded(key, bytes),
             },
             (Source::Write(write), Some(bytes)) if is_written && self.among_others.is_none() => {
-                value::check(key, self.seed_of(write), bytes)
+                value::check(number, self.seed_of(write), bytes)
             }
             _ => false,
         };

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fatbtree_blink::Keys;
 use fatbtree_blink_client::RequesterStats;
 use fatbtree_processes::{
     Adapter, ClientOptions, NodeError, QueryClientOptions, QueryClientProcess, QueryWay, Reached,
@@ -15,18 +16,20 @@ use fatbtree_trust::Trust;
 use fatbtree_wire::query::WINDOW;
 use fatbtree_workload::measure::{Recorder, Troubles};
 use fatbtree_workload::ycsb::WorkloadError;
-use fatbtree_workload::{LoadGenerator, Operations, Pace, Values};
+use fatbtree_workload::{LoadGenerator, Named, Operations, Pace, Values};
 
 use super::entry_cache::EntryCacheResult;
-use super::keys::Keys;
 use super::node_cache::NodeCacheResult;
 use super::{Arguments, AttemptsAtLocks, MOST, Protocol, Treatment, WAIT};
 use crate::structure::open_client;
 
 /// A client that is measured, of any structure and protocol.
 pub(super) trait Measured {
-    /// Number of keys that the memory servers were loaded with. Where these do not know it, the keys are looked for.
-    fn records(&mut self, keys: &Keys) -> Result<u64>;
+    /// Number of keys that the memory servers were loaded with, if they know it.
+    fn loaded(&self) -> Option<u64>;
+
+    /// Whether the keys of its structure are bytes.
+    fn has_byte_keys(&self) -> bool;
 
     /// Name of its structure, if that has no ranges of keys.
     fn without_ranges(&self) -> Option<&'static str>;
@@ -34,8 +37,16 @@ pub(super) trait Measured {
     /// Name of its structure, if that has no transactions.
     fn without_transactions(&self) -> Option<&'static str>;
 
+    /// The value of a key, if it is there.
+    ///
+    /// # Errors
+    /// The outer one ends the run; the inner one is that of the operation, as where the key's server is away.
+    fn find(&mut self, key: Key<'_>) -> Result<Result<Option<Vec<u8>>>>;
+
     /// The value of a key, if it is there; `None` if its server does not answer.
-    fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>>;
+    fn value_of(&mut self, key: Key<'_>) -> Result<Option<Option<Vec<u8>>>> {
+        Ok(self.find(key)?.ok())
+    }
 
     /// Makes the client as it is to be measured: with its caches, and registered.
     fn begin(&mut self) -> Result<()>;
@@ -51,6 +62,13 @@ pub(super) trait Measured {
 
     /// Closes the client's sessions.
     fn close(self: Box<Self>);
+}
+
+/// A key of either kind.
+#[derive(Clone, Copy)]
+pub(super) enum Key<'k> {
+    Number(u64),
+    Bytes(&'k [u8]),
 }
 
 /// Parts of a load.
@@ -168,13 +186,12 @@ impl<C: Reached> Rdma<C> {
 }
 
 impl<C: Reached> Measured for Rdma<C> {
-    fn records(&mut self, keys: &Keys) -> Result<u64> {
-        let loaded: Option<u64> = self.process.infos().map(|info| C::loaded(&info.structure)).sum();
-        let client = self.process.client().clone();
-        match loaded {
-            Some(loaded) => Ok(records_of(loaded, keys)),
-            None => self.process.run(search(&client, keys))?,
-        }
+    fn loaded(&self) -> Option<u64> {
+        self.process.infos().map(|info| C::loaded(&info.structure)).sum()
+    }
+
+    fn has_byte_keys(&self) -> bool {
+        self.process.infos().any(|info| C::has_byte_keys(&info.structure))
     }
 
     fn without_ranges(&self) -> Option<&'static str> {
@@ -185,10 +202,17 @@ impl<C: Reached> Measured for Rdma<C> {
         (!C::TRANSACTS).then_some(C::NAME)
     }
 
-    fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {
+    fn find(&mut self, key: Key<'_>) -> Result<Result<Option<Vec<u8>>>> {
         let client = self.process.client().clone();
-        let found = self.process.run(client.get(key))?.result;
-        Ok(found.map(|value| value.map(|value| value.as_ref().to_vec())).ok())
+        let found = match key {
+            Key::Number(key) => self.process.run(client.get(key))?,
+            Key::Bytes(key) => {
+                let found = self.process.run(client.get_bytes(key))?;
+                found.with_context(|| format!("a {} has no keys of bytes", C::NAME))?
+            }
+        };
+        let copied = |value: Option<C::Value>| value.map(|value| value.as_ref().to_vec());
+        Ok(found.result.map(copied).map_err(Into::into))
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -212,7 +236,13 @@ impl<C: Reached> Measured for Rdma<C> {
         let Load { operations, count, pace, values, shown } = load;
         let client = self.process.client().clone();
         let watch = |recorder: &Recorder| shown(recorder, client.is_registered());
-        ended(self.process.run(done.run_on(&client, operations, count, pace, values, watch)))
+        ended(match values.names() {
+            None => self.process.run(done.run_on(&client, operations, count, pace, values, watch)),
+            Some(names) => {
+                let named = Named::new(&client, names);
+                self.process.run(done.run_on(&named, operations, count, pace, values, watch))
+            }
+        })
     }
 
     fn counted(&self) -> Counted {
@@ -237,8 +267,12 @@ impl<C: Reached> Measured for Rdma<C> {
 }
 
 impl Measured for QueryClientProcess {
-    fn records(&mut self, keys: &Keys) -> Result<u64> {
-        Ok(records_of(self.infos().map(|info| info.counts.keys).sum(), keys))
+    fn loaded(&self) -> Option<u64> {
+        Some(self.infos().map(|info| info.counts.keys).sum())
+    }
+
+    fn has_byte_keys(&self) -> bool {
+        self.infos().any(|info| info.config.keys() == Keys::Bytes)
     }
 
     fn without_ranges(&self) -> Option<&'static str> {
@@ -249,9 +283,13 @@ impl Measured for QueryClientProcess {
         Some("tree")
     }
 
-    fn value_of(&mut self, key: u64) -> Result<Option<Option<Vec<u8>>>> {
+    fn find(&mut self, key: Key<'_>) -> Result<Result<Option<Vec<u8>>>> {
         let client = self.client().clone();
-        Ok(self.run(client.get(key))?.result.ok())
+        let found = match key {
+            Key::Number(key) => self.run(client.get(key))?,
+            Key::Bytes(key) => self.run(client.get_bytes(key))?.context("queries have no keys of bytes")?,
+        };
+        Ok(found.result.map_err(Into::into))
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -262,7 +300,13 @@ impl Measured for QueryClientProcess {
         let Load { operations, count, pace, values, shown } = load;
         let client = self.client().clone();
         let watch = |recorder: &Recorder| shown(recorder, false);
-        ended(Self::run(self, done.run_on(&client, operations, count, pace, values, watch)))
+        ended(match values.names() {
+            None => Self::run(self, done.run_on(&client, operations, count, pace, values, watch)),
+            Some(names) => {
+                let named = Named::new(&client, names);
+                Self::run(self, done.run_on(&named, operations, count, pace, values, watch))
+            }
+        })
     }
 
     fn counted(&self) -> Counted {
@@ -284,40 +328,4 @@ fn ended(ended: Result<Result<(), WorkloadError>, NodeError>) -> Result<bool> {
         Err(NodeError::Stopped) => Ok(false),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Number of keys of memory servers that were loaded with so many. Keys that clients have put are not counted: whether those of a file
-/// are there is seen from the first.
-fn records_of(loaded: u64, keys: &Keys) -> u64 {
-    match keys {
-        Keys::Of { file, .. } if loaded == 0 => file.keys().len() as u64,
-        _ => loaded,
-    }
-}
-
-/// Number of keys that the structure was loaded with. Of a file, all of them; of YCSB, as many as are there from the first one on: they
-/// are looked for in halves, because a load inserts all of them, and workloads insert others far beyond.
-async fn search<S: fatbtree_remote_memory::Structure>(structure: &S, keys: &Keys) -> Result<u64> {
-    if let Keys::Of { file, .. } = keys {
-        return Ok(file.keys().len() as u64);
-    }
-    let map = keys.map();
-    let is_there = async |record: u64| {
-        let Some(key) = map.key(record) else { return Ok(false) };
-        let found = structure.get(key).await.result;
-        found.map(|value| value.is_some()).context("looking for the keys that are there")
-    };
-    let (mut least, mut above) = (0, 1_u64);
-    while is_there(above - 1).await? {
-        least = above;
-        above = above.saturating_mul(2);
-    }
-    while above - least > 1 {
-        let middle = least + (above - least) / 2;
-        match is_there(middle - 1).await? {
-            true => least = middle,
-            false => above = middle,
-        }
-    }
-    Ok(least)
 }

@@ -1,17 +1,19 @@
 //! Source of a bench's operations, a workload or a trace, with the values that its reads may return.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use fatbtree_blink::value::{self, STAMPED_BYTES};
+use fatbtree_workload::byte_keys::value_number;
 use fatbtree_workload::measure::Recorder;
 use fatbtree_workload::trace::Trace;
 use fatbtree_workload::transactions::{Filling, Mix, Transactions};
 use fatbtree_workload::ycsb::{Properties, Workload, WorkloadSpec};
-use fatbtree_workload::{LoadGenerator, Operations, Pace, ScanParts, Values};
+use fatbtree_workload::{LoadGenerator, Names, Operations, Pace, ScanParts, Values};
 
-use super::keys::Keys;
-use super::process::{Load, Measured};
+use super::keys::{Keys, Numbered, sorted};
+use super::process::{Key, Load, Measured};
 use super::{Arguments, CUSTOMERS};
 use crate::interrupted::Interrupted;
 use crate::memserver::MadeValues;
@@ -25,20 +27,25 @@ pub(super) struct Source {
 }
 
 /// Files that the command line names.
-pub(super) enum Files {
+enum Files {
     Workload(Properties, Keys),
-    Trace(Trace, PathBuf),
+    /// A trace, with its names where the keys are bytes.
+    Trace(Trace, Option<Arc<Names>>, PathBuf),
     Transactions(Mix),
 }
 
 impl Files {
-    /// Reads the files, before anything is asked of the cluster.
+    /// Reads the files, for memory servers whose keys are bytes or numbers.
     ///
     /// # Errors
     /// When one cannot be read.
-    pub(super) fn read(arguments: &Arguments) -> Result<Self> {
+    fn read(arguments: &Arguments, are_bytes: bool) -> Result<Self> {
         Ok(match &arguments.trace {
-            Some(path) => Self::Trace(crate::trace::read(path)?, path.clone()),
+            Some(path) if are_bytes => {
+                let (trace, names) = crate::trace::read_named(path)?;
+                Self::Trace(trace, Some(names.into()), path.clone())
+            }
+            Some(path) => Self::Trace(crate::trace::read(path)?, None, path.clone()),
             None if let Some(mix) = Mix::of(&arguments.workload) => {
                 refuse_with_transactions(arguments)?;
                 let customers = arguments.customers;
@@ -50,7 +57,7 @@ impl Files {
                     bail!("--customers is for --workload smallbank or tatp, whose records they are");
                 }
                 let properties = crate::workload::properties(&arguments.workload)?;
-                Self::Workload(properties, Keys::read(arguments.keys.as_deref())?)
+                Self::Workload(properties, Keys::read(arguments, are_bytes)?)
             }
         })
     }
@@ -73,32 +80,36 @@ fn refuse_with_transactions(arguments: &Arguments) -> Result<()> {
 }
 
 /// Refuses a value that neither `load` has made, with these options, nor a bench: each answer would count as wrong.
-fn check_value(arguments: &Arguments, key: u64, found: &[u8]) -> Result<()> {
+fn check_value(arguments: &Arguments, key: Key<'_>, found: &[u8]) -> Result<()> {
     let Arguments { seed, value_bytes, .. } = arguments;
     let is_as_long = found.len() == *value_bytes as usize;
-    if value::stamp_of(key, found).is_some() || is_as_long && value::check(key, *seed, found) {
+    let (number, shown) = match key {
+        Key::Number(key) => (key, key.to_string()),
+        Key::Bytes(key) => (value_number(key), key.escape_ascii().to_string()),
+    };
+    if value::stamp_of(number, found).is_some() || is_as_long && value::check(number, *seed, found) {
         return Ok(());
     }
-    if value::check(key, *seed, found) {
+    if value::check(number, *seed, found) {
         bail!(
             "--value-bytes {value_bytes}: the memory servers were loaded with values of {0} bytes: give --value-bytes {0}",
             found.len()
         );
     }
     bail!(
-        "the value of key {key} was not made by `fatbtree load` with --seed {seed}: give the seed of the load; if the keys are your own, give \
-         them with their values by --keys FILE.csv"
+        "the value of key {shown} was not made by `fatbtree load` with --seed {seed}: give the seed of the load; if the keys are your own, \
+         give them with their values by --keys FILE.csv"
     )
 }
 
 impl Source {
-    /// Compares the files with what the memory servers hold.
+    /// Reads the files, and compares them with what the memory servers hold.
     ///
     /// # Errors
-    /// When the memory servers hold other keys.
-    pub(super) fn open(files: Files, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
-        match files {
-            Files::Trace(trace, path) => Self::trace(trace, &path, arguments, process),
+    /// When a file cannot be read, or the memory servers hold other keys.
+    pub(super) fn open(arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
+        match Files::read(arguments, process.has_byte_keys())? {
+            Files::Trace(trace, names, path) => Self::trace(trace, names, &path, arguments, process),
             Files::Transactions(mix) => Self::transactions(mix, arguments, process),
             Files::Workload(properties, keys) => Self::workload(properties, keys, arguments, process),
         }
@@ -112,7 +123,7 @@ impl Source {
         }
         let values = Values::new(0, STAMPED_BYTES);
         let last = customers - 1;
-        if process.value_of(last)?.flatten().is_none() {
+        if process.value_of(Key::Number(last))?.flatten().is_none() {
             // The last one after all others, and its parts one after the other: if it is there, all are.
             let bar = progress::bar("customers", *customers);
             for (first, subjects, depth) in [(0, last, *depth), (last, 1, 1)] {
@@ -142,13 +153,9 @@ impl Source {
         arguments: &Arguments,
         process: &mut dyn Measured,
     ) -> Result<Self> {
-        let records = process.records(&keys)?;
+        let records = keys.records(process)?;
         if records == 0 {
-            let cluster = arguments.cluster.display();
-            bail!(
-                "the memory servers hold no keys that were loaded. If they are empty: fatbtree load --cluster {cluster} --keys 1e6. If they \
-                 hold keys of your own, give these with --keys FILE, such as `fatbtree scan .. --csv` writes, and --workload c, which only reads"
-            );
+            bail!(keys.are_absent(&arguments.cluster));
         }
         properties.set("recordcount", &records.to_string());
         properties.set("operationcount", &arguments.operations.to_string());
@@ -162,7 +169,6 @@ impl Source {
                 arguments.workload
             );
         }
-        let map = keys.map();
         let [insert, update, read_modify_write] =
             [spec.proportions.insert, spec.proportions.update, spec.proportions.read_modify_write];
         if insert + update + read_modify_write > 0.0 && (arguments.value_bytes as usize) < STAMPED_BYTES {
@@ -173,27 +179,36 @@ impl Source {
             );
         }
         let run: u64 = rand::random();
-        let values = Values::new(arguments.seed, arguments.value_bytes as usize).among_others(run);
-        let values = match spec.proportions.scan > 0.0 {
-            true => values.with_keys(keys.sorted(records).into()),
-            false => values,
-        };
+        let numbered = keys.numbered(records, run, &spec, arguments)?;
+        let map = keys.map(numbered.as_ref());
+        let mut values = Values::new(arguments.seed, arguments.value_bytes as usize).among_others(run);
+        if let Some(Numbered { names, .. }) = &numbered {
+            values = values.named(Arc::clone(names));
+        }
+        if spec.proportions.scan > 0.0 {
+            values = values.with_keys(sorted(&map, records).into());
+        }
         let parts = keys.parts(arguments.scan_parts, records);
         if let Some(first) = map.key(0) {
+            let first = key_of(values.names(), first);
             match process.value_of(first)? {
-                Some(None) => bail!(keys.are_missing()),
+                Some(None) => bail!(keys.are_missing(&arguments.cluster)),
                 Some(Some(found)) if !keys.have_values() => check_value(arguments, first, &found)?,
                 _ => {}
             }
         }
+        let workload = keys.inserting(Workload::new(&spec, map, arguments.draw_seed)?, records, run);
         let values = keys.loaded_with(values);
-        let workload = Workload::new(&spec, map, arguments.draw_seed)?;
-        // 2³¹ numbers for each of 2³² runs.
-        let workload = workload.inserting_from(records.saturating_add((run >> 32) << 31));
         Ok(Self { operations: Box::new(workload), values, parts })
     }
 
-    fn trace(trace: Trace, path: &Path, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
+    fn trace(
+        trace: Trace,
+        names: Option<Arc<Names>>,
+        path: &Path,
+        arguments: &Arguments,
+        process: &mut dyn Measured,
+    ) -> Result<Self> {
         let name = path.display();
         if arguments.operations > trace.len() as u64 {
             bail!(
@@ -203,21 +218,36 @@ impl Source {
             );
         }
         if let Some((first, _)) = trace.preloaded().next()
-            && process.value_of(first)? == Some(None)
+            && process.value_of(key_of(names.as_ref(), first))? == Some(None)
         {
             let cluster = arguments.cluster.display();
+            let key_type = if names.is_some() { " --key-type bytes" } else { "" };
             bail!(
                 "the memory servers do not hold the keys that {name} begins with; load them before each run: fatbtree load --cluster {cluster} \
-                 --trace {name} --replace"
+                 --trace {name}{key_type} --replace"
             );
         }
-        let (seed, first, at_first) = (arguments.seed, trace.clone(), trace.clone());
-        let values = Values::new(seed, STAMPED_BYTES)
+        let (seed, first, at_first, at) = (arguments.seed, trace.clone(), trace.clone(), names.clone());
+        let number = move |key| match key_of(at.as_ref(), key) {
+            Key::Number(key) => key,
+            Key::Bytes(name) => value_number(name),
+        };
+        let mut values = Values::new(seed, STAMPED_BYTES)
             .among_others(rand::random())
             .without(move |key| at_first.preloaded_bytes(key).is_none())
             .loaded_with(move |key, bytes| {
-                first.preloaded_bytes(key) == Some(bytes.len() as u32) && value::check(key, seed, bytes)
+                first.preloaded_bytes(key) == Some(bytes.len() as u32)
+                    && value::check(number(key), seed, bytes)
             });
+        if let Some(names) = names {
+            values = values.named(names);
+        }
         Ok(Self { operations: Box::new(trace), values, parts: ScanParts::ONE })
     }
+}
+
+/// The key of an operation, which is a number of a name where there are names.
+fn key_of(names: Option<&Arc<Names>>, key: u64) -> Key<'_> {
+    let name = names.map(|names| names.name_of(key).expect("operations have numbers of names"));
+    name.map_or(Key::Number(key), Key::Bytes)
 }

@@ -1,6 +1,6 @@
 //! Input of a load: keys that are counted, a file of keys, a CSV file of keys and values, or a trace.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Error, Result, bail};
@@ -81,15 +81,20 @@ impl Input {
                 let trace = crate::trace::read(path)?;
                 let (keys, bytes): (Vec<u64>, Vec<u32>) = trace.preloaded().unzip();
                 if keys.is_empty() {
-                    bail!(
-                        "--trace {}: each of its keys is set before it is read, so there is nothing to load; run it on empty memory servers",
-                        path.display()
-                    );
+                    bail!(nothing_to_load(path));
                 }
                 Self { keys, values: Values::Sized { seed, bytes } }
             }
         })
     }
+}
+
+/// Message for a trace without keys that are there at first.
+pub(super) fn nothing_to_load(path: &Path) -> String {
+    format!(
+        "--trace {}: each of its keys is set before it is read, so there is nothing to load; run it on empty memory servers",
+        path.display()
+    )
 }
 
 impl Input {

@@ -1,6 +1,6 @@
 //! `fatbtree load`: fills the memory servers of a cluster.
 
-mod byte_keys;
+mod byte_input;
 mod following;
 mod input;
 mod inserts;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use comfy_table::{Table, presets};
 use fatbtree_blink::{KeyRange, Keys};
 use fatbtree_blink_host::grpc::{load_empty, load_servers, load_servers_bytes};
@@ -25,12 +25,15 @@ use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::count;
+use crate::key_shape::{KeyShapeArgument, KeyType};
 use crate::layout::LayoutArguments;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
 use crate::output::Output;
 use crate::records::check_enough;
+use crate::shell::command::show;
 use crate::structure::StructureArgument;
+use byte_input::ByteInput;
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -45,6 +48,7 @@ use input::{Input, Source};
   fatbtree load --cluster cluster.toml --keys 1e6 --replace    the same where the memory servers hold trees, which are given up
   fatbtree load --cluster cluster.toml --keys 1e6 --inline 32 --leaves buckets    another layout: values of up to 32 bytes in the leaves
   fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes    names, URLs: keys of bytes
+  fatbtree load --cluster cluster.toml --keys 1e6 --key-type bytes --key-shape url    1,000,000 URLs that `fatbtree bench` can check
   fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes --structure hash    the same into the hash table
   fatbtree load --cluster cluster.toml --empty left            an empty tree for one server that has lost its own
   fatbtree load --cluster cluster.toml --keys 1e5 --structure hash    into the hash table
@@ -77,9 +81,18 @@ pub(crate) struct Arguments {
     /// Replace what memory servers hold. Without this, a server that is not empty ends the command.
     #[arg(long)]
     replace: bool,
-    /// Kind of the keys of trees, or of a hash table: numbers, or bytes (names, URLs), as they stand in the file, a key a line or key,value in a .csv.
-    #[arg(long, value_enum, value_name = "numbers|bytes", default_value = "numbers", conflicts_with_all = ["empty", "trace"])]
+    /// Kind of the keys of trees, or of a hash table: numbers, or bytes (names, URLs), as they stand in the trace or file, a key a line or
+    /// key,value in a .csv.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "numbers|bytes",
+        default_value = "numbers",
+        conflicts_with = "empty"
+    )]
     key_type: KeyType,
+    #[command(flatten)]
+    key_shape: KeyShapeArgument,
     #[command(flatten)]
     structure: StructureArgument,
     /// Client of the cluster file that inserts into the structure, key by key, instead of a bulk load; not for trees.
@@ -108,30 +121,24 @@ impl Arguments {
         self.byte_pairs().map(|pairs| Content::Bytes(Arc::new(pairs)))
     }
 
-    /// Reads keys of bytes and values.
+    /// Reads or makes keys of bytes and values, in the order of the keys.
     fn byte_pairs(&self) -> Result<BytePairs> {
-        let source = self.keys.as_deref().unwrap_or_default().parse()?;
-        let (Source::Keys(path) | Source::Csv(path)) = source else {
-            bail!("--key-type bytes takes a file of keys: --keys FILE");
-        };
-        byte_keys::pairs_of(&path, self.values)
+        Ok(ByteInput::read(self)?.into_pairs()?.sorted())
     }
 
     /// Reads keys and values.
     fn input(&self) -> Result<Arc<Input>> {
-        let source: Source = match &self.trace {
-            Some(path) => Source::Trace(path.clone()),
-            None => self.keys.as_deref().unwrap_or_default().parse()?,
-        };
         let MadeValues { seed, value_bytes } = self.values;
-        Ok(Arc::new(Input::read(&source, seed, value_bytes)?))
+        Ok(Arc::new(Input::read(&self.source()?, seed, value_bytes)?))
     }
-}
 
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-enum KeyType {
-    Numbers,
-    Bytes,
+    /// Where the keys come from.
+    fn source(&self) -> Result<Source> {
+        match &self.trace {
+            Some(path) => Ok(Source::Trace(path.clone())),
+            None => self.keys.as_deref().unwrap_or_default().parse(),
+        }
+    }
 }
 
 /// The result, as `--json` writes it.
@@ -153,8 +160,8 @@ struct LoadedServer {
     keys: u64,
     /// Lowest key that belongs to the partition, there or not.
     low: String,
-    /// Highest key that belongs to the partition, there or not.
-    high: String,
+    /// Highest key that belongs to the partition, there or not. Of keys of bytes, which have none, the first one beyond; none: all belong to it.
+    high: Option<String>,
     levels: u32,
     generation: u64,
     region_bytes: u64,
@@ -166,6 +173,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let structure = arguments.structure.of(&cluster);
     arguments.layout.check_structure(structure)?;
+    if arguments.key_shape.is_given() && arguments.key_type != KeyType::Bytes {
+        bail!("--key-shape is for keys of bytes: give --key-type bytes, too");
+    }
     let filled = with_spread!(structure, K => match arguments.key_type {
         KeyType::Numbers => spread::load::<K>(arguments, &cluster)?,
         KeyType::Bytes => spread::load_bytes::<K>(arguments, &cluster)?,
@@ -186,7 +196,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if to_stdout {
         outln!("{json}");
     } else {
-        print(&result);
+        let is_bytes = arguments.key_type == KeyType::Bytes;
+        print(&result, if is_bytes { Keys::Bytes } else { Keys::Numbers });
     }
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
@@ -341,19 +352,30 @@ async fn empty(cluster: &Cluster, trust: &Trust, name: &str, arguments: &Argumen
 
 fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
     let range = info.partition.range;
+    let (low, high) = match info.config.keys() {
+        Keys::Numbers => (
+            format!("{:#x}", range.low),
+            Some(format!("{:#x}", range.high.map_or(u64::MAX, |high| high - 1))),
+        ),
+        Keys::Bytes => {
+            // The first key beyond, as it can be typed.
+            let border = |word| show(&info.config.prefix().least_key(word));
+            (border(range.low), range.high.map(border))
+        }
+    };
     LoadedServer {
         server,
         partition: info.partition.id,
         keys: info.counts.keys,
-        low: format!("{:#x}", range.low),
-        high: format!("{:#x}", range.high.map_or(u64::MAX, |high| high - 1)),
+        low,
+        high,
         levels: u32::from(info.partition.root_level) + 1,
         generation: info.generation,
         region_bytes: info.region.len,
     }
 }
 
-fn print(result: &LoadResult) {
+fn print(result: &LoadResult, keys: Keys) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_header([
@@ -368,7 +390,12 @@ fn print(result: &LoadResult) {
     for server in &result.servers {
         let numbers = [server.levels.to_string(), server.generation.to_string()];
         let front = [server.server.clone(), server.partition.to_string(), server.keys.to_string()];
-        let keys = [server.low.clone(), server.high.clone()];
+        let high = match (&server.high, keys) {
+            (Some(high), Keys::Numbers) => high.clone(),
+            (Some(high), Keys::Bytes) => format!("before {high}"),
+            (None, _) => "the end".to_owned(),
+        };
+        let keys = [server.low.clone(), high];
         table.add_row(front.into_iter().chain(keys).chain(numbers));
     }
     outln!("{table}");

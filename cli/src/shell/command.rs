@@ -4,7 +4,8 @@ use std::iter::Peekable;
 use std::str::Chars;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use fatbtree_remote_memory::{KeyRange, Order};
+use fatbtree_blink::Keys;
+use fatbtree_remote_memory::{BytesRange, KeyRange, Order};
 
 use crate::count;
 
@@ -18,29 +19,57 @@ cas K OLD NEW       replaces the value if it is OLD
 delete K            takes a key away
 scan A B [LIMIT]    the pairs of the keys A to B, both included
 rscan A B [LIMIT]   the same, the last key first
+prefix P [LIMIT]    the pairs of the keys of bytes that begin with P
 len                 how many keys there are
 verify              walks over all of the structure and checks it
 begin               begins a transaction (dtx): get, put, insert, update, cas and delete are steps of it
 commit              all of its changes take effect, or none
 abort               none takes effect
-load N              puts the keys 1 to N
+load N              puts the keys 1 to N, or user:1 to user:N
 stats               what it has cost so far
 help                this
 quit                ends
 
-Keys are such as 4711, 1_000, 1e6 or 0x1267. Values are text, \"quoted\" where they hold spaces (\\\" and \\\\ inside), or bytes as 0x hex.
+Keys are such as 4711, 1_000, 1e6 or 0x1267; those of bytes are written as values are. Values are text, \"quoted\" where they hold
+spaces (\\\" and \\\\ inside), or bytes as 0x hex.
 A line that begins with # is a comment.";
+
+/// A key of either kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Key {
+    /// A number.
+    Number(u64),
+    /// Bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Key {
+    /// The key as text: a number, or what can be typed again.
+    pub(crate) fn show(&self) -> String {
+        match self {
+            Self::Number(key) => key.to_string(),
+            Self::Bytes(key) => show(key),
+        }
+    }
+}
+
+/// A range of keys of either kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Range {
+    Numbers(KeyRange),
+    Bytes(BytesRange),
+}
 
 /// A line, understood.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    Get(u64),
-    Put(u64, Vec<u8>),
-    Insert(u64, Vec<u8>),
-    Update(u64, Vec<u8>),
-    CompareAndSet(u64, Vec<u8>, Vec<u8>),
-    Delete(u64),
-    Scan { keys: KeyRange, limit: u64, order: Order },
+    Get(Key),
+    Put(Key, Vec<u8>),
+    Insert(Key, Vec<u8>),
+    Update(Key, Vec<u8>),
+    CompareAndSet(Key, Vec<u8>, Vec<u8>),
+    Delete(Key),
+    Scan { keys: Range, limit: u64, order: Order },
     Len,
     Verify,
     Begin,
@@ -52,6 +81,20 @@ pub(super) enum Command {
     Quit,
 }
 
+/// Keys from the first to the last, both included.
+fn range(first: Key, last: Key) -> Result<Range> {
+    let is_above = |first: &str, last: &str| anyhow!("the first key, {first}, is above the last, {last}");
+    match (first, last) {
+        (Key::Number(first), Key::Number(last)) if first <= last => {
+            Ok(Range::Numbers(KeyRange::of(first..=last)))
+        }
+        (Key::Bytes(first), Key::Bytes(last)) if first <= last => {
+            Ok(Range::Bytes(BytesRange::of(first..=last)))
+        }
+        (first, last) => Err(is_above(&first.show(), &last.show())),
+    }
+}
+
 /// A word of a line. Quoted ones are always text.
 #[derive(Debug)]
 struct Word {
@@ -60,11 +103,11 @@ struct Word {
 }
 
 impl Command {
-    /// Reads a line; `None` if it is empty or a comment.
+    /// Reads a line of commands on keys of this kind; `None` if it is empty or a comment.
     ///
     /// # Errors
     /// When it is no command.
-    pub(super) fn parse(line: &str) -> Result<Option<Self>> {
+    pub(super) fn parse(line: &str, keys: Keys) -> Result<Option<Self>> {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             return Ok(None);
@@ -72,20 +115,29 @@ impl Command {
         let mut words = words(line)?;
         let name = words.remove(0).text;
         let words = words.as_slice();
+        let key = |word: &Word| match keys {
+            Keys::Numbers => number(word).map(Key::Number),
+            Keys::Bytes => bytes(word).map(Key::Bytes),
+        };
+        let most = |limit: &[Word]| limit.first().map_or(Ok(u64::MAX), number);
         let command = match (name.as_str(), words) {
-            ("get", [key]) => Self::Get(number(key)?),
-            ("put", [key, value]) => Self::Put(number(key)?, bytes(value)?),
-            ("insert", [key, value]) => Self::Insert(number(key)?, bytes(value)?),
-            ("update", [key, value]) => Self::Update(number(key)?, bytes(value)?),
-            ("cas", [key, old, new]) => Self::CompareAndSet(number(key)?, bytes(old)?, bytes(new)?),
-            ("delete", [key]) => Self::Delete(number(key)?),
-            ("scan" | "rscan", [first, last, limit @ ..]) if limit.len() < 2 => {
-                let (first, last) = (number(first)?, number(last)?);
-                ensure!(first <= last, "the first key, {first}, is above the last, {last}");
+            ("get", [word]) => Self::Get(key(word)?),
+            ("put", [word, value]) => Self::Put(key(word)?, bytes(value)?),
+            ("insert", [word, value]) => Self::Insert(key(word)?, bytes(value)?),
+            ("update", [word, value]) => Self::Update(key(word)?, bytes(value)?),
+            ("cas", [word, old, new]) => Self::CompareAndSet(key(word)?, bytes(old)?, bytes(new)?),
+            ("delete", [word]) => Self::Delete(key(word)?),
+            ("scan" | "rscan", [first, last, limit @ ..]) if limit.len() < 2 => Self::Scan {
+                keys: range(key(first)?, key(last)?)?,
+                limit: most(limit)?,
+                order: if name == "rscan" { Order::Backward } else { Order::Forward },
+            },
+            ("prefix", [prefix, limit @ ..]) if limit.len() < 2 => {
+                ensure!(keys == Keys::Bytes, "prefix is for keys of bytes, and these are numbers; see scan");
                 Self::Scan {
-                    keys: KeyRange::of(first..=last),
-                    limit: limit.first().map_or(Ok(u64::MAX), number)?,
-                    order: if name == "rscan" { Order::Backward } else { Order::Forward },
+                    keys: Range::Bytes(BytesRange::prefix(&bytes(prefix)?)),
+                    limit: most(limit)?,
+                    order: Order::Forward,
                 }
             }
             ("len", []) => Self::Len,
@@ -262,15 +314,22 @@ mod tests {
         ];
         for value in values {
             let line = format!("put 7 {}", show(value));
-            let expected = Command::Put(7, value.to_vec());
-            assert_eq!(Command::parse(&line).unwrap(), Some(expected), "{line}");
+            let expected = Command::Put(Key::Number(7), value.to_vec());
+            assert_eq!(Command::parse(&line, Keys::Numbers).unwrap(), Some(expected), "{line}");
+            let line = format!("cas {0} {0} {0}", show(value));
+            let expected = Command::CompareAndSet(Key::Bytes(value.to_vec()), value.to_vec(), value.to_vec());
+            assert_eq!(Command::parse(&line, Keys::Bytes).unwrap(), Some(expected), "{line}");
         }
     }
 
     #[test]
     fn bytes_that_are_no_text_are_hex() {
         assert_eq!(show(&[0, 0xab, 0x10]), "0x00ab10");
-        assert_eq!(Command::parse("put 0x10 0x00aB10").unwrap(), Some(Command::Put(16, vec![0, 0xab, 0x10])));
-        assert_eq!(Command::parse("put 1 0x").unwrap(), Some(Command::Put(1, vec![])));
+        let put = |line, keys| Command::parse(line, keys).unwrap();
+        let (number, key) = (Key::Number(16), Key::Bytes(vec![16]));
+        let value = vec![0, 0xab, 0x10];
+        assert_eq!(put("put 0x10 0x00aB10", Keys::Numbers), Some(Command::Put(number, value.clone())));
+        assert_eq!(put("put 0x10 0x00aB10", Keys::Bytes), Some(Command::Put(key, value)));
+        assert_eq!(put("put 1 0x", Keys::Numbers), Some(Command::Put(Key::Number(1), vec![])));
     }
 }

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::error::ErrorKind;
-use fatbtree_blink::{Allocation, TreeConfig, ValueLayout};
+use fatbtree_blink::{Allocation, Keys, TreeConfig, ValueLayout};
 use fatbtree_registry::{Kind, SpreadKind, with_kind, with_spread};
 use fatbtree_topology::Cluster;
 
+use crate::key_shape::KeyType;
 use crate::layout::LeavesArgument;
 use crate::nic::Nic;
 use crate::stdout::{Out, is_lost};
-use crate::structure::StructureArgument;
+use crate::structure::{StructureArgument, refuse_without_tree};
 use command::{Command, HELP};
 use place::Place;
 use session::{Shell, Trouble};
@@ -34,6 +35,7 @@ use tree::{Setting, Tree};
   fatbtree shell                                  an empty tree
   fatbtree shell --keys 100000 --trips            keys 1 to 100000, and what each command costs
   fatbtree shell --value-size 8 --fan-out 4       values of 8 bytes in the leaves, small nodes
+  fatbtree shell --key-type bytes                 an empty tree of keys of bytes: put user:1 Ada, prefix user:
   fatbtree shell --cluster cluster.toml           the keys of a running cluster, by the same commands
   fatbtree shell --structure hash                 an empty hash table; with --cluster, that of a cluster
   fatbtree shell --structure dolphin              an empty Dolphin index; with --cluster, that of a cluster
@@ -41,7 +43,7 @@ use tree::{Setting, Tree};
   printf 'put 1 one\\nget 1\\n' | fatbtree shell    prints ok, and one")]
 pub(crate) struct Arguments {
     /// Speaks to the running cluster of this file (TOML) instead of a tree of its own.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "keys", "value_size", "fan_out", "leaf_bytes", "leaves", "cache", "spare", "round_robin", "trips"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "keys", "key_type", "value_size", "fan_out", "leaf_bytes", "leaves", "cache", "spare", "round_robin", "trips"])]
     cluster: Option<PathBuf>,
     #[command(flatten)]
     structure: StructureArgument,
@@ -53,7 +55,10 @@ pub(crate) struct Arguments {
     /// Memory servers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: u16,
-    /// Loads the keys 1 to N first.
+    /// Kind of the keys of a tree: numbers, or bytes (names, URLs). A cluster knows its own.
+    #[arg(long, value_enum, value_name = "numbers|bytes", default_value = "numbers")]
+    key_type: KeyType,
+    /// Loads the keys 1 to N first, or user:1 to user:N.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     keys: u64,
     /// Keeps values of this many bytes in the leaves, 1 to 64; otherwise they lie beside them and have up to 1 MiB.
@@ -94,6 +99,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some((_, cluster)) => arguments.structure.of(cluster),
         None => arguments.structure.given().unwrap_or_default(),
     };
+    let is_bytes = arguments.key_type == KeyType::Bytes;
+    refuse_without_tree(structure, is_bytes, "--key-type bytes", "its keys are numbers")?;
     let lines = match cluster {
         Some(cluster) => with_kind!(structure, K => on_cluster::<K>(arguments, cluster)),
         None => with_spread!(structure, K => own::<K>(arguments))
@@ -136,15 +143,24 @@ fn serve_all(mut shell: Shell<impl Place, Out>) -> Result<io::Result<Lines>> {
 }
 
 fn own_tree(arguments: &Arguments) -> Result<Shell<Tree, Out>> {
+    let kind = match arguments.key_type {
+        KeyType::Numbers => Keys::Numbers,
+        KeyType::Bytes => Keys::Bytes,
+    };
     let values = arguments.value_size.map_or(ValueLayout::SHORT, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .and_then(|config| config.with_leaves(arguments.leaves.kind()))
+        .and_then(|config| config.with_keys(kind))
         .unwrap_or_else(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit());
     let Arguments { servers, keys, cache: cache_bytes, spare: spare_bytes, trips, round_robin, .. } =
         *arguments;
     let allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
-    let tree = Tree::new(&Setting { config, allocation, servers, keys, cache_bytes, spare_bytes })?;
-    Ok(Shell::new(tree, trips, Out))
+    // Keys of bytes are put.
+    let loaded = if kind == Keys::Bytes { 0 } else { keys };
+    let tree = Tree::new(&Setting { config, allocation, servers, keys: loaded, cache_bytes, spare_bytes })?;
+    let mut shell = Shell::new(tree, trips, Out);
+    shell.load(keys - loaded)?;
+    Ok(shell)
 }
 
 /// Ends the process at Ctrl-C. Nothing of a tree outlives the process, and a session with a cluster ends with its
@@ -186,7 +202,7 @@ fn serve(
             return Ok(lines);
         };
         lines.all += 1;
-        let done = match understand(&line, whole) {
+        let done = match understand(&line, whole, shell.keys()) {
             Ok(None) => Ok(()),
             Ok(Some(Command::Quit)) => return Ok(lines),
             Ok(Some(Command::Help)) => Ok(writeln!(shell.out, "{HELP}")?),
@@ -205,10 +221,10 @@ fn serve(
     }
 }
 
-fn understand(line: &[u8], whole: bool) -> Result<Option<Command>> {
+fn understand(line: &[u8], whole: bool, keys: Keys) -> Result<Option<Command>> {
     ensure!(whole, "the line is longer than {LONGEST_LINE} bytes: values have up to 1 MiB");
     let line = std::str::from_utf8(line).context("the line is not UTF-8: give such bytes as 0x hex")?;
-    Command::parse(line)
+    Command::parse(line, keys)
 }
 
 /// Reads the next line; `None` at the end, `false` if it is too long and was skipped.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use fatbtree_blink::Keys;
 use fatbtree_memserver::{Part, PartOptions, make};
 use fatbtree_processes::{ClientOptions, Reached, StructureProcess};
 use fatbtree_registry::{MAX_SERVERS, SpreadKind};
@@ -28,6 +29,11 @@ pub(super) trait Place {
 
     /// Puts of a `load` that are under way at once: one where nothing takes time.
     const PUTS_AT_ONCE: usize = 1;
+
+    /// Kind of the structure's keys.
+    fn keys(&self) -> Keys {
+        Keys::Numbers
+    }
 
     /// The structure, or a handle to it.
     fn structure(&self) -> Rc<Self::Structure>;
@@ -57,6 +63,13 @@ impl<C: Reached> Place for StructureProcess<C> {
     type Structure = C;
 
     const PUTS_AT_ONCE: usize = 32;
+
+    fn keys(&self) -> Keys {
+        match self.infos().any(|info| C::has_byte_keys(&info.structure)) {
+            true => Keys::Bytes,
+            false => Keys::Numbers,
+        }
+    }
 
     fn structure(&self) -> Rc<C> {
         Rc::new(self.client().clone())

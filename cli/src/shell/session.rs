@@ -4,12 +4,18 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 
 use anyhow::{Result, anyhow, bail};
-use fatbtree_remote_memory::{Answer, Change, KeyRange, Order, Pairs, Portion, Structure};
+use bytes::Bytes;
+use fatbtree_blink::Keys;
+use fatbtree_remote_memory::{Answer, BytesRange, Change, Order, Portion, Structure};
+use fatbtree_workload::byte_keys::{ByteKeys, KeyShape};
 use futures_buffered::join_all;
 
-use super::command::{Command, show};
+use super::command::{Command, Key, Range, show};
 use super::place::Place;
 use super::transaction::Open;
+
+/// Why a structure answers operations on keys of bytes.
+const HAS_BYTES: &str = "lines have keys of bytes where the structure has them";
 
 /// Pairs that a walk asks for before it goes on.
 const PAIRS_AT_ONCE: usize = 256;
@@ -46,6 +52,13 @@ pub(super) struct Shell<P: Place, W> {
     transaction: Option<Open<ErrorOf<P>>>,
 }
 
+/// Pairs of a scan, what follows them, and what they took.
+struct Found {
+    pairs: Vec<(Key, Bytes)>,
+    rest: Option<Range>,
+    round_trips: u32,
+}
+
 /// Errors of a place's structure.
 type ErrorOf<P> = <<P as Place>::Structure as Structure>::Error;
 
@@ -58,15 +71,26 @@ impl<P: Place, W: Write> Shell<P, W> {
         self.place
     }
 
-    /// Puts the keys 1 to `count`. Returns the round trips.
+    /// Kind of the structure's keys.
+    pub(super) fn keys(&self) -> Keys {
+        self.place.keys()
+    }
+
+    /// Puts the keys 1 to `count`, or `user:1` to `user:count`. Returns the round trips.
     pub(super) fn load(&mut self, count: u64) -> Result<u64> {
+        let (kind, users) = (self.keys(), ByteKeys::new(KeyShape::User, 0));
         let (structure, value) = (self.place.structure(), self.place.loaded_value());
         let keys = RefCell::new(1..count.saturating_add(1));
         let next = || keys.borrow_mut().next();
         let puts = async || {
             let mut round_trips = 0;
             while let Some(key) = next() {
-                let answer = structure.change(key, Change::Upsert(&value(key))).await;
+                let value = value(key);
+                let change = Change::Upsert(&value);
+                let answer = match kind {
+                    Keys::Numbers => structure.change(key, change).await,
+                    Keys::Bytes => structure.change_bytes(&users.key(key), change).await.expect(HAS_BYTES),
+                };
                 if let Err(error) = answer.result {
                     // The others put no further key.
                     keys.replace(0..0);
@@ -106,15 +130,18 @@ impl<P: Place, W: Write> Shell<P, W> {
     }
 
     /// Carries out a change. The two `answers` are for one that was applied, and for one that was not.
-    fn mutate(&mut self, key: u64, change: Change<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
+    fn mutate(&mut self, key: &Key, change: Change<'_>, answers: [&str; 2]) -> Result<(), Trouble> {
         let structure = self.place.structure();
-        let Answer { result, round_trips } = self.place.run(structure.change(key, change))?;
+        let Answer { result, round_trips } = match key {
+            Key::Number(key) => self.place.run(structure.change(*key, change))?,
+            Key::Bytes(key) => self.place.run(structure.change_bytes(key, change))?.expect(HAS_BYTES),
+        };
         let applied = result.map_err(anyhow::Error::from)?;
         self.answer(answers[usize::from(!applied)], round_trips)
     }
 
-    /// Reads the next pairs of a range, and what that took.
-    fn pairs(&mut self, range: KeyRange, most: usize, order: Order) -> Result<(Pairs, u32)> {
+    /// Reads the next pairs of a range, about `most`.
+    fn pairs(&mut self, keys: Range, most: usize, order: Order) -> Result<Found> {
         if P::Structure::LACKS.contains(&"scan") {
             bail!(
                 "a {} has no order of keys: `fatbtree scan` without a range prints all pairs",
@@ -122,13 +149,37 @@ impl<P: Place, W: Write> Shell<P, W> {
             );
         }
         let structure = self.place.structure();
-        let Answer { result, round_trips } = self.place.run(structure.scan(range, order, most))?;
-        Ok((result?, round_trips))
+        match keys {
+            Range::Numbers(keys) => {
+                let Answer { result, round_trips } = self.place.run(structure.scan(keys, order, most))?;
+                let Portion { pairs, rest } = Portion::of(result?, most, keys, order);
+                let pairs = pairs.into_iter().map(|(key, value)| (Key::Number(key), value));
+                Ok(Found { pairs: pairs.collect(), rest: rest.map(Range::Numbers), round_trips })
+            }
+            Range::Bytes(keys) => {
+                let scanned = self.place.run(structure.scan_bytes(keys.clone(), order, most))?;
+                let Answer { result, round_trips } = scanned.expect(HAS_BYTES);
+                let pairs = result?;
+                let last = pairs.last().filter(|_| pairs.len() >= most);
+                let rest = last.map(|(last, _)| Range::Bytes(keys.after(last, order)));
+                let pairs = pairs.into_iter().map(|(key, value)| (Key::Bytes(key.into()), value));
+                Ok(Found { pairs: pairs.collect(), rest, round_trips })
+            }
+        }
     }
 
     /// Counts all pairs.
     fn count(&mut self) -> Result<u64> {
-        let (mut next, mut found) = (Some(Default::default()), 0);
+        let mut found = 0;
+        if self.keys() == Keys::Bytes {
+            let mut left = Some(Range::Bytes(BytesRange::all()));
+            while let Some(keys) = left {
+                let Found { pairs, rest, .. } = self.pairs(keys, PAIRS_AT_ONCE, Order::Forward)?;
+                (left, found) = (rest, found + pairs.len() as u64);
+            }
+            return Ok(found);
+        }
+        let mut next = Some(Default::default());
         while let Some(cursor) = next {
             let structure = self.place.structure();
             let exported = self.place.run(structure.export(cursor, PAIRS_AT_ONCE))?;
@@ -139,16 +190,17 @@ impl<P: Place, W: Write> Shell<P, W> {
     }
 
     /// Prints the pairs of a range, some at a time: a long scan is printed as it goes.
-    fn scan(&mut self, keys: KeyRange, limit: u64, order: Order) -> Result<(), Trouble> {
+    fn scan(&mut self, keys: Range, limit: u64, order: Order) -> Result<(), Trouble> {
         let (mut left, mut found, mut all) = (Some(keys), 0, 0);
-        while let Some(keys) = left.filter(|_| found < limit) {
+        while found < limit
+            && let Some(keys) = left.take()
+        {
             let most = (limit - found).min(PAIRS_AT_ONCE as u64) as usize;
-            let (pairs, round_trips) = self.pairs(keys, most, order)?;
+            let Found { pairs, rest, round_trips } = self.pairs(keys, most, order)?;
             all += u64::from(round_trips);
-            let Portion { pairs, rest } = Portion::of(pairs, most, keys, order);
             (left, found) = (rest, found + pairs.len() as u64);
             for (key, value) in &pairs {
-                writeln!(self.out, "{key} {}", show(value))?;
+                writeln!(self.out, "{} {}", key.show(), show(value))?;
             }
         }
         self.cost(all)
@@ -163,16 +215,21 @@ impl<P: Place, W: Write> Shell<P, W> {
         match command {
             Command::Get(key) => {
                 let structure = self.place.structure();
-                let Answer { result, round_trips } = self.place.run(structure.get(key))?;
+                let Answer { result, round_trips } = match &key {
+                    Key::Number(key) => self.place.run(structure.get(*key))?,
+                    Key::Bytes(key) => self.place.run(structure.get_bytes(key))?.expect(HAS_BYTES),
+                };
                 let answer = result.map_err(anyhow::Error::from)?.map(|value| show(value.as_ref()));
                 self.answer(answer.as_deref().unwrap_or("not there"), round_trips)
             }
-            Command::Put(key, value) => self.mutate(key, Change::Upsert(&value), ["ok", "ok"]),
+            Command::Put(key, value) => self.mutate(&key, Change::Upsert(&value), ["ok", "ok"]),
             Command::Insert(key, value) => {
-                self.mutate(key, Change::Insert(&value), ["inserted", "there already"])
+                self.mutate(&key, Change::Insert(&value), ["inserted", "there already"])
             }
-            Command::Update(key, value) => self.mutate(key, Change::Update(&value), ["updated", "not there"]),
-            Command::Delete(key) => self.mutate(key, Change::Delete, ["deleted", "not there"]),
+            Command::Update(key, value) => {
+                self.mutate(&key, Change::Update(&value), ["updated", "not there"])
+            }
+            Command::Delete(key) => self.mutate(&key, Change::Delete, ["deleted", "not there"]),
             Command::Load(count) => {
                 let round_trips = self.load(count)?;
                 self.answer("ok", round_trips)
@@ -204,11 +261,12 @@ impl<P: Place, W: Write> Shell<P, W> {
             }
             Command::CompareAndSet(key, expected, value) => {
                 let change = Change::CompareAndSwap { expected: &expected, value: &value };
-                self.mutate(key, change, ["set", "not set"])
+                self.mutate(&key, change, ["set", "not set"])
             }
             Command::Begin | Command::Commit | Command::Abort | Command::Help | Command::Quit => Ok(()),
         }
     }
+
     /// Carries out what begins or ends a transaction, or is a step of one. Returns any other command.
     fn in_transaction(&mut self, command: Command) -> Result<Option<Command>, Trouble> {
         let is_step = command.is_step();

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use fatbtree_remote_memory::{Step, Stepped, Structure, Wanted};
+use fatbtree_remote_memory::{Item, Step, Stepped, Structure, Wanted};
 
-use super::command::{Command, show};
+use super::command::{Command, Key, show};
 
 /// Number of an attempt that asks after each lock in its way: a transaction that is typed is begun anew seldom.
 const ALONE: u32 = u32::MAX;
@@ -65,8 +65,8 @@ impl<E: 'static> Open<E> {
         self.result().await
     }
 
-    async fn value(&mut self, key: u64, for_update: bool) -> Result<Option<Bytes>, E> {
-        let wanted = vec![Wanted { item: key.into(), for_update }];
+    async fn value(&mut self, item: Item, for_update: bool) -> Result<Option<Bytes>, E> {
+        let wanted = vec![Wanted { item, for_update }];
         Ok(match self.step(Step::Get(wanted)).await? {
             Stepped::Values(mut values) => values.pop().flatten(),
             Stepped::Done | Stepped::Applied(_) => None,
@@ -78,35 +78,44 @@ impl<E: 'static> Open<E> {
     /// # Errors
     /// Those of the step. Then the transaction can only be aborted.
     pub(super) async fn carry_out(&mut self, command: Command) -> Result<String, E> {
-        let put = |key: u64, value: Vec<u8>| Step::Put(key.into(), Bytes::from(value));
+        let put = |item: Item, value: Vec<u8>| Step::Put(item, Bytes::from(value));
         let (answers, applied) = match command {
             Command::Get(key) => {
-                let value = self.value(key, false).await?;
+                let value = self.value(item(key), false).await?;
                 return Ok(value.map_or_else(|| "not there".to_owned(), |value| show(&value)));
             }
-            Command::Put(key, value) => (["ok", "ok"], self.step(put(key, value)).await?),
+            Command::Put(key, value) => (["ok", "ok"], self.step(put(item(key), value)).await?),
             Command::Insert(key, value) => {
-                let step = Step::Insert(key.into(), Bytes::from(value));
+                let step = Step::Insert(item(key), Bytes::from(value));
                 (["inserted", "there already"], self.step(step).await?)
             }
             Command::Update(key, value) => {
-                let is_there = self.value(key, true).await?.is_some();
+                let item = item(key);
+                let is_there = self.value(item, true).await?.is_some();
                 if is_there {
-                    self.step(put(key, value)).await?;
+                    self.step(put(item, value)).await?;
                 }
                 (["updated", "not there"], Stepped::Applied(is_there))
             }
             Command::CompareAndSet(key, expected, value) => {
-                let is_expected = self.value(key, true).await?.as_deref() == Some(&expected);
+                let item = item(key);
+                let is_expected = self.value(item, true).await?.as_deref() == Some(&expected);
                 if is_expected {
-                    self.step(put(key, value)).await?;
+                    self.step(put(item, value)).await?;
                 }
                 (["set", "not set"], Stepped::Applied(is_expected))
             }
-            Command::Delete(key) => (["deleted", "not there"], self.step(Step::Delete(key.into())).await?),
+            Command::Delete(key) => (["deleted", "not there"], self.step(Step::Delete(item(key))).await?),
             Command::Commit => (["committed"; 2], self.step(Step::Commit).await?),
             _ => (["aborted"; 2], self.step(Step::Abort).await?),
         };
         Ok(answers[usize::from(applied == Stepped::Applied(false))].to_owned())
+    }
+}
+
+fn item(key: Key) -> Item {
+    match key {
+        Key::Number(number) => number.into(),
+        Key::Bytes(_) => unreachable!("tables of transactions have numbers for keys, and lines are read so"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use anyhow::{Context, Result, bail};
-use fatbtree_blink::{Allocation, IndexCache, PoolConfig, TreeConfig, ValueLayout};
+use fatbtree_blink::{Allocation, IndexCache, Keys, PoolConfig, TreeConfig, ValueLayout};
 use fatbtree_blink_client::Client;
 use fatbtree_blink_host::{LoadOptions, TreeInfo, TreeServer, load_cluster, load_ranges, varying};
 use fatbtree_memserver::{ClientId, MemoryServer, ServerOptions};
@@ -116,6 +116,10 @@ impl Tree {
 
 impl Place for Tree {
     type Structure = Client<Nic>;
+
+    fn keys(&self) -> Keys {
+        self.config.keys()
+    }
 
     fn structure(&self) -> Rc<Client<Nic>> {
         Rc::new(self.client.clone())

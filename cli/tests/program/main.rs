@@ -9,6 +9,7 @@ mod away;
 mod bench;
 mod beside;
 mod bulk;
+mod byte_keys;
 mod causes;
 mod chaos;
 mod command_line;

@@ -7,7 +7,7 @@ use crate::common::processes::{Role, cluster_file_like};
 use crate::common::{fatbtree, run};
 
 /// Runs the shell with these arguments, and gives it these lines.
-fn shell(arguments: &[&str], input: &[u8]) -> Output {
+pub(crate) fn shell(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = fatbtree();
     command.arg("shell").args(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -28,7 +28,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// What it answers; nothing may fail.
-fn answers(arguments: &[&str], input: &str) -> String {
+pub(crate) fn answers(arguments: &[&str], input: &str) -> String {
     let output = shell(arguments, input.as_bytes());
     assert_eq!((text(&output.stderr), output.status.code()), ("", Some(0)), "{input}");
     text(&output.stdout).to_owned()

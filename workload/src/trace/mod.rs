@@ -17,7 +17,8 @@
 //! | `delete` | delete |
 //!
 //! **Keys** are strings in a trace, and 64-bit numbers here. [`KeyCode`] maps one to the other in order, as far as 64
-//! bits go. Strings that differ only after that become one key; [`Trace::merged`] counts them.
+//! bits go. Strings that differ only after that become one key; [`Trace::merged`] counts them. With [`Trace::read_named`] strings stay what they are,
+//! for structures of keys of bytes.
 //!
 //! **Keys that are there at first.** A key whose first line found a value, which is a line other than `set` and `add`
 //! with a value size above 0, was in the cache when the trace began. [`Trace::preloaded`] has these keys; load them
@@ -49,6 +50,7 @@ use fatbtree_blink::MAX_VALUE;
 use fatbtree_blink::value::STAMPED_BYTES;
 use thiserror::Error;
 
+use crate::names::Names;
 use crate::operation::{Operation, OperationKind, Operations};
 use crate::ycsb::WorkloadError;
 
@@ -110,6 +112,17 @@ struct Step {
     kind: OperationKind,
 }
 
+/// Each key's place in the text, with its operation.
+type Lines = Vec<(Range<usize>, Step)>;
+
+/// The distinct keys of lines, ascending.
+fn strings<'t>(text: &'t [u8], lines: &Lines) -> Vec<&'t [u8]> {
+    let mut strings: Vec<&[u8]> = lines.iter().map(|(range, _)| &text[range.clone()]).collect();
+    strings.sort_unstable();
+    strings.dedup();
+    strings
+}
+
 impl Trace {
     /// Reads the first `most` operations of a trace; `name` is for error messages. Empty lines are passed over.
     ///
@@ -118,8 +131,32 @@ impl Trace {
     ///
     /// # Errors
     /// With the line, when the input fails or a line has another format; when there is no line.
-    pub fn read(name: &str, mut input: impl BufRead, most: usize) -> Result<Self, TraceError> {
-        let (mut text, mut lines): (Vec<u8>, Vec<(Range<usize>, Step)>) = (Vec::new(), Vec::new());
+    pub fn read(name: &str, input: impl BufRead, most: usize) -> Result<Self, TraceError> {
+        let (text, lines) = Self::lines(name, input, most)?;
+        let strings = strings(&text, &lines);
+        let code = KeyCode::of(strings.iter().copied());
+        let of = |string: &[u8]| code.key(string);
+        let (steps, first) = Self::steps(&text, lines, of);
+        let merged = strings.len() - first.len();
+        Ok(Self::of(steps, first, merged, code))
+    }
+
+    /// Reads operations as [`read`](Self::read) does, for a structure of keys of bytes: each string is a key, by its number among the names.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_named(name: &str, input: impl BufRead, most: usize) -> Result<(Self, Names), TraceError> {
+        let (text, lines) = Self::lines(name, input, most)?;
+        let strings = strings(&text, &lines);
+        let (names, code) = (Names::of(&strings).0, KeyCode::of(strings.iter().copied()));
+        let of = |string: &[u8]| names.number(string).expect("each string has a number");
+        let (steps, first) = Self::steps(&text, lines, of);
+        Ok((Self::of(steps, first, 0, code), names))
+    }
+
+    /// Reads lines: the text of all keys, and each key's place in it with its operation, of which the key is still missing.
+    fn lines(name: &str, mut input: impl BufRead, most: usize) -> Result<(Vec<u8>, Lines), TraceError> {
+        let (mut text, mut lines): (Vec<u8>, Lines) = (Vec::new(), Vec::new());
         let (mut line, mut number) = (Vec::new(), 0);
         while lines.len() < most {
             line.clear();
@@ -148,19 +185,20 @@ impl Trace {
         if lines.is_empty() {
             return Err(TraceError::Empty { name: name.to_owned() });
         }
-        Ok(Self::of(&text, lines))
+        Ok((text, lines))
     }
 
-    fn of(text: &[u8], lines: Vec<(Range<usize>, Step)>) -> Self {
-        let mut strings: Vec<&[u8]> = lines.iter().map(|(range, _)| &text[range.clone()]).collect();
-        strings.sort_unstable();
-        strings.dedup();
-        let code = KeyCode::of(strings.iter().copied());
+    /// Operations, and the keys with the sizes of the values that they have at first, if they are there then.
+    fn steps(
+        text: &[u8],
+        lines: Lines,
+        key: impl Fn(&[u8]) -> u64,
+    ) -> (Vec<Step>, BTreeMap<u64, Option<u32>>) {
         let mut first: BTreeMap<u64, Option<u32>> = BTreeMap::new();
-        let steps: Vec<Step> = lines
+        let steps = lines
             .into_iter()
             .map(|(range, step)| {
-                let key = code.key(&text[range]);
+                let key = key(&text[range]);
                 let makes = matches!(step.kind, OperationKind::Put | OperationKind::Insert);
                 let value_bytes = step.value_bytes.max(STAMPED_BYTES as u32);
                 let found = (!makes && step.value_bytes > 0).then_some(value_bytes);
@@ -168,9 +206,13 @@ impl Trace {
                 Step { key, value_bytes, ..step }
             })
             .collect();
+        (steps, first)
+    }
+
+    fn of(steps: Vec<Step>, first: BTreeMap<u64, Option<u32>>, merged: usize, code: KeyCode) -> Self {
         let keys = first.len();
         let preloaded = first.into_iter().filter_map(|(key, found)| Some((key, found?))).collect();
-        Self { steps: steps.into(), preloaded, keys, merged: strings.len() - keys, code, next: 0 }
+        Self { steps: steps.into(), preloaded, keys, merged, code, next: 0 }
     }
 
     /// Number of operations.

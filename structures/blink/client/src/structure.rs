@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 
 use fatbtree_blink::{
-    CacheStats, EntryCache, EntryCacheStats, IndexCache, Limits, OperationError, PoolConfig, PoolError,
+    CacheStats, EntryCache, EntryCacheStats, IndexCache, Keys, Limits, OperationError, PoolConfig, PoolError,
     Start, SuperRoot, SuperRootError,
 };
 use fatbtree_blink_host::TreeInfo;
@@ -147,6 +147,10 @@ impl<V: Verbs + 'static> StructureClient for Client<V> {
 
     fn loaded(info: &TreeInfo) -> Option<u64> {
         Some(info.counts.keys)
+    }
+
+    fn has_byte_keys(info: &TreeInfo) -> bool {
+        info.config.keys() == Keys::Bytes
     }
 
     fn begin_reports(&self, keys: usize, seed: u64) {

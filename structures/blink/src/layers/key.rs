@@ -99,6 +99,31 @@ pub(crate) fn read(spelled: &[u8]) -> Vec<u8> {
     key
 }
 
+/// The least key whose spelling is at least this one.
+pub(crate) fn least_key(spelled: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(spelled.len());
+    let mut rest = spelled;
+    while rest.iter().any(|&byte| byte != 0) {
+        match rest {
+            [0, 0xff, behind @ ..] => {
+                key.push(0);
+                rest = behind;
+            }
+            // No key is spelled so: the next one has a zero byte here.
+            [0, ..] => {
+                key.push(0);
+                break;
+            }
+            [byte, behind @ ..] => {
+                key.push(*byte);
+                rest = behind;
+            }
+            [] => break,
+        }
+    }
+    key
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::Beginning;
-use super::key::{Spelled, read};
+use super::key::{Spelled, least_key, read};
+use super::{Beginning, LESS};
 use crate::node::LINE;
 
 /// Of so many keys one may lack the prefix that a load chooses.
@@ -72,6 +72,26 @@ impl KeyPrefix {
         Beginning::first(self.spelled()).word(&Spelled::of(key))
     }
 
+    /// The least key whose [word](Self::word) is at least this one: what a border between partitions is in bytes.
+    ///
+    /// ```
+    /// use fatbtree_blink::layers::KeyPrefix;
+    /// let prefix = KeyPrefix::new(b"user:").unwrap();
+    /// assert_eq!(prefix.least_key(prefix.word(b"user:4711")), b"user:4711");
+    /// assert_eq!(KeyPrefix::NONE.least_key(0x61_00_80_00_00_00_00_00), b"a\0", "which is spelled 61 00 ff");
+    /// ```
+    #[must_use]
+    pub fn least_key(&self, word: u64) -> Vec<u8> {
+        // All keys without the prefix that are less than those with it.
+        if word == LESS {
+            return Vec::new();
+        }
+        let mut spelled = self.spelled().to_vec();
+        // The key that ends with the prefix has the least word of those with it.
+        spelled.extend(if word == LESS + 1 { [0; 8] } else { word.to_be_bytes() });
+        least_key(&spelled)
+    }
+
     /// The line of a region with it.
     #[must_use]
     pub fn to_line(&self) -> [u8; LINE] {
@@ -106,7 +126,37 @@ impl fmt::Debug for KeyPrefix {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop::sample::select(&[0, 1, 0x61, 0xfe, 0xff][..]), 0..most)
+    }
+
+    /// Words with the bytes of such keys, spelled or not.
+    fn border() -> impl Strategy<Value = u64> {
+        bytes(9).prop_map(|mut bytes| {
+            bytes.resize(8, 0);
+            u64::from_be_bytes(*bytes.first_chunk().unwrap())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn borders_are_keys(
+            prefix in prop::sample::select(&[&b""[..], b"a", b"a\0", b"https://www."][..]),
+            has_prefix in any::<bool>(),
+            key in bytes(20),
+            word in prop_oneof![0..u64::MAX, border().prop_filter("a border below", |word| *word < u64::MAX)],
+        ) {
+            let key = if has_prefix { [prefix, &key].concat() } else { key };
+            let prefix = KeyPrefix::new(Spelled::of(prefix).bytes()).unwrap();
+            let (first, least) = (prefix.word(&key), prefix.least_key(word));
+            prop_assert_eq!(first >= word, key >= least, "{:?} {:?}", key, least);
+            prop_assert_eq!(prefix.least_key(first) <= key, true);
+        }
+    }
 
     fn of(keys: &[&[u8]]) -> Vec<u8> {
         KeyPrefix::of_sorted(keys.len(), |at| keys[at]).bytes()

@@ -1,0 +1,53 @@
+//! `--key-type` and `--key-shape`: kinds of keys, and keys of bytes that are made.
+
+use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use fatbtree_workload::byte_keys::{ByteKeys, KeyShape, MOST_MADE_BYTES};
+
+use crate::records::Pairs;
+use crate::room;
+
+/// Kind of the keys of trees.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyType {
+    Numbers,
+    Bytes,
+}
+
+/// The kind of keys that are made.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct KeyShapeArgument {
+    /// Kind of keys of bytes that are made from their numbers and --seed: user:N, UUIDs, URLs, e-mail addresses, names as in cache traces, or
+    /// 32 random bytes. Without this, user:N.
+    #[arg(long, value_name = "user|uuid|url|email|trace|random", value_parser = words(), conflicts_with = "trace")]
+    key_shape: Option<KeyShape>,
+}
+
+/// Reader of the words of shapes.
+fn words() -> impl TypedValueParser<Value = KeyShape> {
+    PossibleValuesParser::new(KeyShape::ALL.map(KeyShape::word)).try_map(|word| word.parse::<KeyShape>())
+}
+
+impl KeyShapeArgument {
+    /// Whether the command line names one.
+    pub(crate) fn is_given(self) -> bool {
+        self.key_shape.is_some()
+    }
+
+    /// The keys of the shape.
+    pub(crate) fn keys(self, seed: u64) -> ByteKeys {
+        ByteKeys::new(self.key_shape.unwrap_or(KeyShape::User), seed)
+    }
+}
+
+/// So many keys, ascending.
+///
+/// # Errors
+/// When they do not fit into memory.
+pub(crate) fn made_keys(keys: ByteKeys, count: u64) -> Result<Pairs<Vec<u8>>> {
+    room::check(count, 1, MOST_MADE_BYTES as u64)?;
+    let mut all: Vec<Vec<u8>> = (0..count).map(|number| keys.key(number).into_boxed_slice().into()).collect();
+    all.sort_unstable();
+    Ok(Pairs::without_values(all))
+}

@@ -1,0 +1,166 @@
+//! Trees of keys of bytes, measured and typed at: `bench`, traces and `shell`.
+
+use std::fs;
+
+use fatbtree_workload::byte_keys::{ByteKeys, KeyShape};
+
+use crate::common::processes::{Role, bench, cluster_file_like};
+use crate::common::{refused, run};
+
+/// Keys that are made are measured by all workloads, then those of a trace, then those of a file.
+#[test]
+fn keys_of_bytes_are_measured_and_every_answer_checked() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--serve", "queries"]);
+    up.until("ready");
+    let load = |further: &[&str]| {
+        let words = ["load", "--cluster", cluster, "--replace", "--key-type", "bytes"];
+        let output = run(&[&words[..], further].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let measured = |further: &[&str]| {
+        let result = bench(cluster, further);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{further:?}: {result}");
+        assert!(result["round_trips"].as_f64() >= Some(1.0), "{result}");
+        assert_eq!(result["read_bytes"].is_null(), further.contains(&"query"), "{result}");
+    };
+    let is_refused = |further: &[&str], reason: &str| {
+        let operations = if further.contains(&"--operations") { &[][..] } else { &["--operations", "500"] };
+        refused(&[&["bench", "--cluster", cluster], operations, further].concat(), reason);
+    };
+    let command = ["load", "--cluster", cluster, "--keys", "9", "--key-shape", "uuid"];
+    refused(&command, "--key-shape is for keys of bytes: give --key-type bytes, too");
+
+    load(&["--keys", "600", "--key-shape", "uuid"]);
+    // What a run inserts, the next one finds in its scans.
+    for workload in ["c", "a", "d", "e", "e", "f"] {
+        measured(&["--workload", workload, "--operations", "400", "--key-shape", "uuid"]);
+    }
+    measured(&["--workload", "e", "--operations", "200", "--key-shape", "uuid", "--scan-parts", "4"]);
+    is_refused(&[], "do not hold the key user:0: give --key-shape");
+    is_refused(&["--key-shape", "uuid", "--seed", "7"], "give --key-shape and --seed of the load");
+    is_refused(&["--key-shape", "uuid", "--value-bytes", "50"], "values of 100 bytes");
+    is_refused(&["--key-shape", "uuid", "--entry-cache", "1M"], "it holds places of keys that are numbers");
+    // A value that is not the key's.
+    let key = String::from_utf8(ByteKeys::new(KeyShape::Uuid, 42).key(0)).expect("text");
+    assert!(run(&["put", &key, &"x".repeat(100), "--cluster", cluster]).status.success());
+    is_refused(
+        &["--key-shape", "uuid", "--operations", "20000"],
+        &format!("READ of key \"{key}\": WrongAnswer"),
+    );
+
+    let path = folder.path().join("made.trace");
+    let trace = path.to_str().expect("a plain path");
+    let words =
+        ["trace", "make", "--operations", "3000", "--keys", "200", "--gets", "0.5", "--deletes", "0.2"];
+    assert!(run(&[&words[..], &["--out", trace]].concat()).status.success());
+    let words = ["--trace", trace, "--operations", "3000"];
+    is_refused(&words, &format!("--trace {trace} --key-type bytes --replace"));
+    load(&["--trace", trace]);
+    // The strings themselves.
+    let output = run(&["scan", "--prefix", "cache:", "--limit", "9", "--csv", "--cluster", cluster]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
+    measured(&words);
+
+    let names = folder.path().join("names.csv");
+    fs::write(&names, "key,value\nuser:1,Ada\nuser:12,Grace\n0,\"a, b\"\n").expect("a file");
+    let names = names.to_str().expect("a plain path");
+    let loaded = load(&["--keys", names]);
+    // Borders are shown as keys.
+    assert!(loaded.contains("before @") && loaded.contains("the end"), "{loaded}");
+    for workload in ["c", "a", "b"] {
+        measured(&["--workload", workload, "--keys", names]);
+    }
+    is_refused(&["--workload", "d", "--keys", names], "all keys of a file are loaded");
+    is_refused(&["--keys", names, "--key-shape", "uuid"], "--key-shape is for keys that `load` has made");
+    assert!(run(&["put", "user:1", "Bob", "--cluster", cluster]).status.success());
+    is_refused(&["--keys", names], "READ of key \"user:1\": WrongAnswer");
+    let words = ["load", "--cluster", cluster, "--replace", "--keys", "100"];
+    assert!(run(&words).status.success());
+    is_refused(&["--key-shape", "uuid"], "those of the memory servers are numbers");
+    assert!(up.stop("INT").success());
+}
+
+/// Lines for a tree of bytes, and what is printed.
+const LINES: &str = "\
+put user:1 Ada
+insert user:1 another
+insert user:12 Grace
+insert user:2 \"two words\"
+put 0xff00 0x00
+put \"0xff00\" text
+cas user:12 Grace Hopper
+update 4711 x
+get 0xff00
+scan user:1 user:2
+rscan user:1 user:2 2
+prefix user:1
+prefix 0xff 1
+prefix nothing
+delete user:2
+delete user:2
+len
+";
+const ANSWERS: &str = "\
+ok
+there already
+inserted
+inserted
+ok
+ok
+set
+not there
+0x00
+user:1 Ada
+user:12 Hopper
+user:2 \"two words\"
+user:2 \"two words\"
+user:12 Hopper
+user:1 Ada
+user:12 Hopper
+0xff00 0x00
+deleted
+not there
+4
+";
+
+#[test]
+fn a_shell_has_keys_of_bytes_of_its_own_and_of_a_cluster() {
+    use crate::shell::{answers, shell};
+    assert_eq!(answers(&["--key-type", "bytes"], LINES), ANSWERS);
+    // More pairs than are read at once, on several servers.
+    let many = answers(
+        &["--key-type", "bytes", "--keys", "700", "--servers", "2"],
+        "len\nprefix user:7\nscan user:1 user:9 500\n",
+    );
+    let mut lines = many.lines();
+    assert_eq!((lines.next(), lines.next()), (Some("700"), Some("user:7 v7")), "{many}");
+    assert_eq!((many.lines().count(), many.lines().last()), (1 + 12 + 500, Some("user:549 v549")));
+    for (arguments, line, reason) in [
+        (&["--key-type", "bytes"][..], "scan b a", "the first key, b, is above the last, a"),
+        (&["--key-type", "bytes"], "begin", "has no transactions"),
+        (&["--key-type", "bytes"], "get 0x123", "expected two hex digits a byte"),
+        (&[], "prefix 7", "prefix is for keys of bytes"),
+        (&["--key-type", "bytes", "--structure", "hash"], "get a", "--key-type bytes is for trees"),
+    ] {
+        let output = shell(arguments, line.as_bytes());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(reason), "{line}: {said}");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let words = ["load", "--cluster", cluster, "--key-type", "bytes", "--replace", "--keys", "2"];
+    assert!(run(&words).status.success());
+    let lines = format!("delete user:0\ndelete user:1\n{LINES}load 300\nlen\nverify\n");
+    let said = answers(&["--cluster", cluster], &lines);
+    let rest = said.strip_prefix(&format!("deleted\ndeleted\n{ANSWERS}ok\n")).expect(&said);
+    // user:1, user:12 and two others were there.
+    assert!(rest.starts_with("302\n") && rest.lines().count() > 1, "{rest}");
+    assert!(up.stop("INT").success());
+}
