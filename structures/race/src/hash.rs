@@ -4,7 +4,7 @@ use fatbtree_remote_memory::mix;
 
 use crate::layout::Shape;
 
-/// Hash of a key, by its [word](crate::key). All bits of the word take part in each field.
+/// Hash of a key, by its [word](crate::word_of). All bits of the word take part in each field.
 ///
 /// ```text
 ///   bits 0..16   suffix: the low `depth` bits name the subtable
