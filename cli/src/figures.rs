@@ -30,6 +30,7 @@ use crate::progress;
   fatbtree figures --of smart --figure 3 --window 400   one of SMART's figures: some seconds
   fatbtree figures --of smart --window 1000  all of them: hours, nearly all for 7, 8, 10, 11 and 14
   fatbtree figures --of dolphin --keys 200000   figures 6 to 9 of Dolphin, its table II, and switches
+  fatbtree figures --of structures --figure keys --keys 100000   kinds of keys: round trips, layers, memory
   fatbtree figures --of dolphin --figure switches --keys 200000 --window 500   what leading it takes and saves
   fatbtree figures --of structures --keys 100000   all structures beside each other
   fatbtree figures --keys 30000 --window 500   small and quick

@@ -1,9 +1,9 @@
 //! Kinds of keys: round trips of lookups, layers that they pass, and memory of servers. All of it is counted; nothing is modelled.
 //!
 //! ```text
-//!   KeyShape ──► keys with values of 16 bytes ──► trees of four servers ──┬──► sampled ──► plan of Tofino 1
-//!                                                                         └──► lookups: led by that plan, with nothing cached;
-//!                                                                              with a cache of as many bytes; from the root
+//!   KeyShape ──► keys with values of 16 bytes ──► trees of 8 servers ──┬──► sampled ──► plan of Tofino 1
+//!                                                                      └──► lookups: led by that plan, with nothing cached;
+//!                                                                           with a cache of as many bytes; from the root
 //! ```
 //!
 //! Values are longer than an entry has room for, so numbers have records, as nearly all keys of bytes have. Switches know no hot keys.
