@@ -130,6 +130,8 @@ mod tests {
 
     use super::*;
 
+    const PREFIXES: &[&[u8]] = &[b"", b"a", b"a\0", b"https://www."];
+
     fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(prop::sample::select(&[0, 1, 0x61, 0xfe, 0xff][..]), 0..most)
     }
@@ -145,7 +147,7 @@ mod tests {
     proptest! {
         #[test]
         fn borders_are_keys(
-            prefix in prop::sample::select(&[&b""[..], b"a", b"a\0", b"https://www."][..]),
+            prefix in prop::sample::select(PREFIXES),
             has_prefix in any::<bool>(),
             key in bytes(20),
             word in prop_oneof![0..u64::MAX, border().prop_filter("a border below", |word| *word < u64::MAX)],
