@@ -94,8 +94,8 @@ pub struct LoadCounts {
     pub internal_nodes: u64,
     /// Bytes of all records, alignment included.
     pub record_bytes: u64,
-    /// Where keys are bytes, what lies below the first layer.
-    #[serde(default)]
+    /// Where keys are bytes, what lies below the first layer. It is left out where there is nothing, as in folders of older releases.
+    #[serde(default, skip_serializing_if = "LayerCounts::is_none")]
     pub below: LayerCounts,
 }
 
@@ -108,6 +108,12 @@ pub struct LayerCounts {
     pub leaf_nodes: u64,
     /// Internal nodes.
     pub internal_nodes: u64,
+}
+
+impl LayerCounts {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Counts for LoadCounts {
