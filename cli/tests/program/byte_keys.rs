@@ -62,7 +62,7 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
     is_refused(&words, &format!("--trace {trace} --key-type bytes --replace"));
     load(&["--trace", trace]);
     // The strings themselves.
-    let output = run(&["scan", "--prefix", "cache:", "--limit", "9", "--csv", "--cluster", cluster]);
+    let output = run(&["scan", "--prefix", "cache:", "--limit", "9", "--json", "--cluster", cluster]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
     measured(&words);
 
