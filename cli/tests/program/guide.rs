@@ -111,6 +111,23 @@ const CLUSTER: &[Line] = &[
     ("fatbtree scan --prefix user: --cluster cluster.toml", Ends(&[])),
     ("fatbtree scan user:1..user:3 --cluster cluster.toml", Ends(&[])),
     ("fatbtree scan --bytes --cluster cluster.toml", Ends(&[])),
+    (
+        "fatbtree load --cluster cluster.toml --keys 1e6 --key-type bytes --key-shape uuid",
+        Ends(&[("1e6", "1e4 --replace")]),
+    ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --workload a --key-shape uuid",
+        Ends(&[("100000", "1000")]),
+    ),
+    (
+        "fatbtree load --cluster cluster.toml --keys 1e6 --key-type bytes --key-shape url",
+        Ends(&[("1e6", "1e4 --replace")]),
+    ),
+    (
+        "fatbtree bench --cluster cluster.toml --operations 100000 --key-shape url",
+        Ends(&[("100000", "1000")]),
+    ),
+    ("fatbtree load --cluster cluster.toml --trace made.trace --replace --key-type bytes", Ends(&[])),
     ("fatbtree load --cluster cluster.toml --keys 1e6", Ends(&[("1e6", "1e5 --replace")])),
     ("fatbtree load --cluster cluster.toml --keys 1e6 --replace", Ends(&[("1e6", "1e5")])),
     ("fatbtree bench --cluster cluster.toml --operations 100000", Ends(&[("100000", "10000")])),
@@ -206,6 +223,12 @@ const HASH: &[Line] = &[
         Ends(&[("20000", "2000")]),
     ),
     ("fatbtree shell --cluster cluster.toml --structure hash", Ends(&[])),
+    (
+        "fatbtree load --cluster cluster.toml --keys names.csv --key-type bytes --structure hash",
+        Ends(&[("--structure", "--replace --structure")]),
+    ),
+    ("fatbtree get user:4711 --cluster cluster.toml --structure hash", Ends(&[])),
+    ("fatbtree scan --bytes --cluster cluster.toml --structure hash", Ends(&[])),
 ];
 
 /// Lines about a cluster with a Dolphin index, in this order.
@@ -281,6 +304,7 @@ const ALONE: &[Line] = &[
     ("fatbtree shell --keys 100000 --trips", Ends(&[])),
     ("fatbtree shell --keys 100000 --cache 1000000 --trips", Ends(&[])),
     ("fatbtree shell --value-size 8 --fan-out 4", Ends(&[])),
+    ("fatbtree shell --key-type bytes", Ends(&[])),
     ("fatbtree shell --structure hash", Ends(&[])),
     ("fatbtree shell --structure dolphin", Ends(&[])),
     ("fatbtree shell --structure dtx", Ends(&[])),
@@ -325,6 +349,10 @@ const ALONE: &[Line] = &[
     ("fatbtree figures --of fat-btree --keys 2000000", Ends(&[("2000000", "2000 --window 100")])),
     ("fatbtree figures --of smart --figure 3 --window 400", Ends(&[("400", "100")])),
     ("fatbtree figures --of dolphin --keys 200000", Ends(&[("200000", "2000 --window 100")])),
+    (
+        "fatbtree figures --of structures --figure keys --keys 100000",
+        Ends(&[("100000", "2000 --window 100")]),
+    ),
     ("fatbtree figures --of structures --keys 100000", Ends(&[("100000", "2000 --window 100")])),
     (
         "fatbtree figures --of dolphin --figure switches --keys 200000 --window 500",
@@ -612,6 +640,9 @@ fn fetches(folder: &Path, line: &str) {
     );
 }
 
+/// A file of keys of bytes with values.
+const NAMES: &str = "key,value\nuser:4711,Ada\nuser:12,Grace\nhttps://a.example/,page\n\"a,b\",c\n";
+
 fn go_through(folder: &Path, lines: &[Line]) {
     let mut staying = Vec::new();
     for (line, how) in lines {
@@ -647,11 +678,7 @@ fn lines_about_a_cluster_work() {
     write(folder.path(), "keys.txt", &keys);
     let ycsb = (0..9).map(|n| format!("INSERT usertable user{n} [ field0=x{n} field1=y ]\n"));
     write(folder.path(), "ycsb.out", &ycsb.collect::<String>());
-    write(
-        folder.path(),
-        "names.csv",
-        "key,value\nuser:4711,Ada\nuser:12,Grace\nhttps://a.example/,page\n\"a,b\",c\n",
-    );
+    write(folder.path(), "names.csv", NAMES);
     write(folder.path(), "people.csv", "key,value\n1,Ada\n2,Grace\n3,\"Radia, too\"\n4,Barbara\n");
     go_through(folder.path(), CLUSTER);
 }
@@ -662,6 +689,7 @@ fn lines_about_other_structures_work() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let example = String::from_utf8(run(&["topology", "example"]).stdout).expect("text");
         write(folder.path(), "cluster.toml", &on_own_ports(example));
+        write(folder.path(), "names.csv", NAMES);
         go_through(folder.path(), lines);
     }
 }
