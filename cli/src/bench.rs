@@ -33,7 +33,7 @@ use latencies::Latencies;
 use node_cache::NodeCacheResult;
 use process::{Counted, Load};
 use ramp::Step;
-use source::Source;
+use source::{Asked, Source};
 
 /// Do operations on a running cluster, check every answer, and measure.
 #[derive(Args)]
@@ -290,6 +290,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         refuse_with_queries("--entry-cache", arguments.entry_cache)?;
         refuse_with_queries("--cache", arguments.cache)?;
     }
+    let asked = Asked::read(arguments)?;
     let to_stdout = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let out = Output::optional("--out", arguments.out.as_ref())?;
@@ -303,7 +304,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let mut process = process::open(arguments, structure, &cluster, described)?;
-    let mut source = match Source::open(arguments, &mut *process) {
+    let mut source = match Source::open(asked, arguments, &mut *process) {
         Ok(source) => source,
         Err(error) => {
             process.close();

@@ -1,18 +1,24 @@
 //! `--key-type` and `--key-shape`: kinds of keys, and keys of bytes that are made.
 
-use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use fatbtree_workload::byte_keys::{ByteKeys, KeyShape, MOST_MADE_BYTES};
-
-use crate::records::Pairs;
-use crate::room;
+use fatbtree_blink::Keys;
+use fatbtree_workload::byte_keys::{ByteKeys, KeyShape};
 
 /// Kind of the keys of trees.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyType {
     Numbers,
     Bytes,
+}
+
+impl From<KeyType> for Keys {
+    fn from(of: KeyType) -> Self {
+        match of {
+            KeyType::Numbers => Self::Numbers,
+            KeyType::Bytes => Self::Bytes,
+        }
+    }
 }
 
 /// The kind of keys that are made.
@@ -39,15 +45,4 @@ impl KeyShapeArgument {
     pub(crate) fn keys(self, seed: u64) -> ByteKeys {
         ByteKeys::new(self.key_shape.unwrap_or(KeyShape::User), seed)
     }
-}
-
-/// So many keys, ascending.
-///
-/// # Errors
-/// When they do not fit into memory.
-pub(crate) fn made_keys(keys: ByteKeys, count: u64) -> Result<Pairs<Vec<u8>>> {
-    room::check(count, 1, MOST_MADE_BYTES as u64)?;
-    let mut all: Vec<Vec<u8>> = (0..count).map(|number| keys.key(number).into_boxed_slice().into()).collect();
-    all.sort_unstable();
-    Ok(Pairs::without_values(all))
 }

@@ -110,11 +110,6 @@ impl<K> Pairs<K> {
 }
 
 impl Pairs<Vec<u8>> {
-    /// Keys, ascending, whose values are made.
-    pub(crate) fn without_values(keys: Vec<Vec<u8>>) -> Self {
-        Self { text: Vec::new(), places: keys.into_iter().map(|key| (key, 0..0)).collect() }
-    }
-
     /// The value of a key of bytes.
     pub(crate) fn value_of_bytes(&self, key: &[u8]) -> Option<&[u8]> {
         let at = self.places.binary_search_by(|(other, _)| other[..].cmp(key)).ok()?;

@@ -214,10 +214,8 @@ impl<P: Process> Store<P> {
         if scanned.is_some() {
             Self::check(order.operation())?;
         }
-        let pairs = Self::of_bytes(scanned)?;
-        let last = pairs.last().filter(|_| pairs.len() >= most);
-        let rest = last.map(|(last, _)| Left::Keys(range.after(last, order), order));
-        Ok(Portion { pairs, rest })
+        let Portion { pairs, rest } = Portion::of_bytes(Self::of_bytes(scanned)?, most, range, order);
+        Ok(Portion { pairs, rest: rest.map(|range| Left::Keys(range, order)) })
     }
 
     /// The next of all pairs of keys of bytes, which have no order.

@@ -61,6 +61,15 @@ impl<V> Portion<V, KeyRange> {
     }
 }
 
+impl<V> Portion<V, BytesRange, Bytes> {
+    /// The same of keys of bytes.
+    pub fn of_bytes(pairs: Vec<(Bytes, V)>, most: usize, keys: BytesRange, order: Order) -> Self {
+        let last = pairs.last().filter(|_| pairs.len() >= most);
+        let rest = last.map(|(last, _)| keys.after(last, order));
+        Self { rest, pairs }
+    }
+}
+
 /// Some of all pairs of a structure whose keys are bytes.
 pub type BytesExported<C, E> = Answer<Portion<Bytes, C, Bytes>, E>;
 

@@ -233,16 +233,8 @@ impl<C: Reached> Measured for Rdma<C> {
     }
 
     fn run(&mut self, done: &mut LoadGenerator, load: Load<'_>) -> Result<bool> {
-        let Load { operations, count, pace, values, shown } = load;
         let client = self.process.client().clone();
-        let watch = |recorder: &Recorder| shown(recorder, client.is_registered());
-        ended(match values.names() {
-            None => self.process.run(done.run_on(&client, operations, count, pace, values, watch)),
-            Some(names) => {
-                let named = Named::new(&client, names);
-                self.process.run(done.run_on(&named, operations, count, pace, values, watch))
-            }
-        })
+        ended(self.process.run(run_on(&client, done, load, || client.is_registered())))
     }
 
     fn counted(&self) -> Counted {
@@ -297,16 +289,8 @@ impl Measured for QueryClientProcess {
     }
 
     fn run(&mut self, done: &mut LoadGenerator, load: Load<'_>) -> Result<bool> {
-        let Load { operations, count, pace, values, shown } = load;
         let client = self.client().clone();
-        let watch = |recorder: &Recorder| shown(recorder, false);
-        ended(match values.names() {
-            None => Self::run(self, done.run_on(&client, operations, count, pace, values, watch)),
-            Some(names) => {
-                let named = Named::new(&client, names);
-                Self::run(self, done.run_on(&named, operations, count, pace, values, watch))
-            }
-        })
+        ended(Self::run(self, run_on(&client, done, load, || false)))
     }
 
     fn counted(&self) -> Counted {
@@ -319,6 +303,23 @@ impl Measured for QueryClientProcess {
     }
 
     fn close(self: Box<Self>) {}
+}
+
+/// Does the operations of a load on a structure, by names where keys are bytes.
+async fn run_on<S: fatbtree_remote_memory::Structure>(
+    structure: &S,
+    done: &mut LoadGenerator,
+    load: Load<'_>,
+    is_registered: impl Fn() -> bool,
+) -> Result<(), WorkloadError> {
+    let Load { operations, count, pace, values, shown } = load;
+    let watch = |recorder: &Recorder| shown(recorder, is_registered());
+    match values.names() {
+        None => done.run_on(structure, operations, count, pace, values, watch).await,
+        Some(names) => {
+            done.run_on(&Named::new(structure, names), operations, count, pace, values, watch).await
+        }
+    }
 }
 
 /// Whether a load that has ended came to its end.

@@ -1,9 +1,10 @@
 //! Source of a bench's operations, a workload or a trace, with the values that its reads may return.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use fatbtree_blink::value::{self, STAMPED_BYTES};
 use fatbtree_workload::byte_keys::value_number;
 use fatbtree_workload::measure::Recorder;
@@ -26,38 +27,36 @@ pub(super) struct Source {
     pub(super) parts: ScanParts,
 }
 
-/// Files that the command line names.
-enum Files {
-    Workload(Properties, Keys),
-    /// A trace, with its names where the keys are bytes.
-    Trace(Trace, Option<Arc<Names>>, PathBuf),
+/// What the command line asks for, as far as it is known before the memory servers have told their keys' kind.
+pub(super) enum Asked {
+    Workload(Properties),
+    /// The file of a trace.
+    Trace(PathBuf),
     Transactions(Mix),
 }
 
-impl Files {
-    /// Reads the files, for memory servers whose keys are bytes or numbers.
-    ///
+impl Asked {
     /// # Errors
-    /// When one cannot be read.
-    fn read(arguments: &Arguments, are_bytes: bool) -> Result<Self> {
-        Ok(match &arguments.trace {
-            Some(path) if are_bytes => {
-                let (trace, names) = crate::trace::read_named(path)?;
-                Self::Trace(trace, Some(names.into()), path.clone())
+    /// When there is no such workload or no such file, or options are given that do not go with it.
+    pub(super) fn read(arguments: &Arguments) -> Result<Self> {
+        let Arguments { workload, customers, keys, trace, .. } = arguments;
+        for (option, path) in [("--keys", keys), ("--trace", trace)] {
+            if let Some(path) = path {
+                File::open(path).with_context(|| format!("{option} {}", path.display()))?;
             }
-            Some(path) => Self::Trace(crate::trace::read(path)?, None, path.clone()),
-            None if let Some(mix) = Mix::of(&arguments.workload) => {
+        }
+        Ok(match (trace, Mix::of(workload)) {
+            (Some(path), _) => Self::Trace(path.clone()),
+            (None, Some(mix)) => {
                 refuse_with_transactions(arguments)?;
-                let customers = arguments.customers;
-                mix.check(customers).map_err(|why| anyhow!("--customers {customers}: {why}"))?;
+                mix.check(*customers).map_err(|why| anyhow!("--customers {customers}: {why}"))?;
                 Self::Transactions(mix)
             }
-            None => {
-                if arguments.customers != CUSTOMERS {
+            (None, None) => {
+                if *customers != CUSTOMERS {
                     bail!("--customers is for --workload smallbank or tatp, whose records they are");
                 }
-                let properties = crate::workload::properties(&arguments.workload)?;
-                Self::Workload(properties, Keys::read(arguments, are_bytes)?)
+                Self::Workload(crate::workload::properties(workload)?)
             }
         })
     }
@@ -103,15 +102,22 @@ fn check_value(arguments: &Arguments, key: Key<'_>, found: &[u8]) -> Result<()> 
 }
 
 impl Source {
-    /// Reads the files, and compares them with what the memory servers hold.
+    /// Reads the files of keys, and compares them with what the memory servers hold.
     ///
     /// # Errors
     /// When a file cannot be read, or the memory servers hold other keys.
-    pub(super) fn open(arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
-        match Files::read(arguments, process.has_byte_keys())? {
-            Files::Trace(trace, names, path) => Self::trace(trace, names, &path, arguments, process),
-            Files::Transactions(mix) => Self::transactions(mix, arguments, process),
-            Files::Workload(properties, keys) => Self::workload(properties, keys, arguments, process),
+    pub(super) fn open(asked: Asked, arguments: &Arguments, process: &mut dyn Measured) -> Result<Self> {
+        let are_bytes = process.has_byte_keys();
+        match asked {
+            Asked::Trace(path) if are_bytes => {
+                let (trace, names) = crate::trace::read_named(&path)?;
+                Self::trace(trace, Some(names.into()), &path, arguments, process)
+            }
+            Asked::Trace(path) => Self::trace(crate::trace::read(&path)?, None, &path, arguments, process),
+            Asked::Transactions(mix) => Self::transactions(mix, arguments, process),
+            Asked::Workload(properties) => {
+                Self::workload(properties, Keys::read(arguments, are_bytes)?, arguments, process)
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use fatbtree_processes::{Adapter, ClientOptions, NodeError, Reached, StructurePr
 use fatbtree_registry::{Kind as _, SpreadKind};
 use fatbtree_remote_memory::{Answer, Change, SpreadClient, Structure};
 use fatbtree_topology::Cluster;
+use fatbtree_workload::stride;
 
 use super::Arguments;
 use super::spread::{Content, SpreadResult};
@@ -31,8 +32,22 @@ pub(super) fn insert<K: SpreadKind>(
     content: &Content<K>,
     put: impl AsyncFn(&ClientOf<K>, usize) -> Result<Answer<bool, <ClientOf<K> as Structure>::Error>>,
 ) -> Result<SpreadResult> {
+    let Arguments { client, nic, cluster: file, .. } = arguments;
+    let described = client_of(cluster, client.as_deref())?;
+    let trust = crate::topology::trust(cluster, file, &described.name)?;
+    let options = |host, nic| ClientOptions {
+        lanes: 4,
+        trust: trust.clone(),
+        patience: PATIENCE,
+        contention: Contention::SMART,
+        ..ClientOptions::new(host, nic, cluster.servers())
+    };
+    let open = |host, nic| StructureProcess::<ClientOf<K>>::open(&options(host, nic));
+    let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
+    process.stop_at_signals()?;
     let count = content.data.keys().len();
-    let done = insert_all(arguments, cluster, count, put)?;
+    let done = insert_all(&mut process, count, put)?;
+    process.close();
     Ok(SpreadResult {
         name: K::NAME,
         keys: count as u64,
@@ -46,9 +61,9 @@ pub(super) fn insert<K: SpreadKind>(
 }
 
 /// What inserts have taken.
-pub(super) struct Inserted {
-    pub(super) seconds: f64,
-    pub(super) round_trips: u64,
+struct Inserted {
+    seconds: f64,
+    round_trips: u64,
     /// Keys that were there already.
     there: u64,
 }
@@ -58,30 +73,16 @@ pub(super) fn change_to<'v>(value: &'v [u8], arguments: &Arguments) -> Change<'v
     if arguments.resume { Change::Insert(value) } else { Change::Upsert(value) }
 }
 
-/// Inserts so many keys, which are sorted, many at once. `put` inserts one of them by a client of the cluster.
-pub(super) fn insert_all<C: Reached>(
-    arguments: &Arguments,
-    cluster: &Cluster,
+/// Inserts so many keys, which are sorted, many at once. `put` inserts one of them.
+fn insert_all<C: Reached>(
+    process: &mut StructureProcess<C>,
     count: usize,
     put: impl AsyncFn(&C, usize) -> Result<Answer<bool, C::Error>>,
 ) -> Result<Inserted> {
-    let Arguments { client, nic, cluster: file, .. } = arguments;
-    let described = client_of(cluster, client.as_deref())?;
-    let trust = crate::topology::trust(cluster, file, &described.name)?;
-    let options = |host, nic| ClientOptions {
-        lanes: 4,
-        trust: trust.clone(),
-        patience: PATIENCE,
-        contention: Contention::SMART,
-        ..ClientOptions::new(host, nic, cluster.servers())
-    };
-    let open = |host, nic| StructureProcess::<C>::open(&options(host, nic));
-    let mut process = open_client(nic, cluster, described, PATIENCE, open)?;
-    process.stop_at_signals()?;
     let client = process.client().clone();
     let (began, bar) = (Instant::now(), progress::bar("keys inserted", count as u64));
     // In the order of the keys all inserts at once would be for one leaf.
-    let stride = stride(count);
+    let stride = stride(count as u64, (count as f64 * 0.618) as u64) as usize;
     let (next, done, trips, there) = (Cell::new(0), Cell::new(0_u64), Cell::new(0_u64), Cell::new(0_u64));
     let insert = async || {
         while next.get() < count {
@@ -115,15 +116,5 @@ pub(super) fn insert_all<C: Reached>(
         }
         Err(error) => return Err(error.into()),
     }
-    process.close();
     Ok(Inserted { seconds: began.elapsed().as_secs_f64(), round_trips: trips.get(), there: there.get() })
-}
-
-/// Step by which all of `count` places are visited, far apart from one another.
-fn stride(count: usize) -> usize {
-    fn common(one: usize, other: usize) -> usize {
-        if other == 0 { one } else { common(other, one % other) }
-    }
-    let golden = (count as f64 * 0.618) as usize;
-    (golden.max(1)..).find(|&step| common(step, count) == 1).unwrap_or(1)
 }

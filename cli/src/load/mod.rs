@@ -33,7 +33,6 @@ use crate::output::Output;
 use crate::records::check_enough;
 use crate::shell::command::show;
 use crate::structure::StructureArgument;
-use byte_input::ByteInput;
 use following::{Following, connected};
 use input::{Input, Source};
 
@@ -118,12 +117,7 @@ impl Arguments {
         if self.key_type == KeyType::Numbers {
             return self.input().map(Content::Numbers);
         }
-        self.byte_pairs().map(|pairs| Content::Bytes(Arc::new(pairs)))
-    }
-
-    /// Reads or makes keys of bytes and values, in the order of the keys.
-    fn byte_pairs(&self) -> Result<BytePairs> {
-        Ok(ByteInput::read(self)?.into_pairs()?.sorted())
+        byte_input::read(self).map(|pairs| Content::Bytes(Arc::new(pairs)))
     }
 
     /// Reads keys and values.
@@ -156,6 +150,9 @@ struct LoadResult {
 #[derive(Serialize)]
 struct LoadedServer {
     server: String,
+    /// Kind of its keys.
+    #[serde(skip)]
+    kind: Keys,
     partition: u16,
     keys: u64,
     /// Lowest key that belongs to the partition, there or not.
@@ -196,8 +193,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if to_stdout {
         outln!("{json}");
     } else {
-        let is_bytes = arguments.key_type == KeyType::Bytes;
-        print(&result, if is_bytes { Keys::Bytes } else { Keys::Numbers });
+        print(&result);
     }
     if let Some(file) = file {
         file.write("result", &(json + "\n"))?;
@@ -365,6 +361,7 @@ fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
     };
     LoadedServer {
         server,
+        kind: info.config.keys(),
         partition: info.partition.id,
         keys: info.counts.keys,
         low,
@@ -375,7 +372,7 @@ fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
     }
 }
 
-fn print(result: &LoadResult, keys: Keys) {
+fn print(result: &LoadResult) {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_header([
@@ -390,7 +387,7 @@ fn print(result: &LoadResult, keys: Keys) {
     for server in &result.servers {
         let numbers = [server.levels.to_string(), server.generation.to_string()];
         let front = [server.server.clone(), server.partition.to_string(), server.keys.to_string()];
-        let high = match (&server.high, keys) {
+        let high = match (&server.high, server.kind) {
             (Some(high), Keys::Numbers) => high.clone(),
             (Some(high), Keys::Bytes) => format!("before {high}"),
             (None, _) => "the end".to_owned(),

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::following::{Following, connected};
 use super::inserts::change_to;
 use super::names::Names;
-use super::{Arguments, Use, connect, inserts, use_of};
+use super::{Arguments, Use, byte_input, connect, inserts, use_of};
 use crate::count;
 use crate::structure::numbers;
 
@@ -90,7 +90,7 @@ pub(super) fn load_bytes<K: SpreadKind>(arguments: &Arguments, cluster: &Cluster
             K::NAME
         );
     };
-    let names = Arc::new(Names::new(arguments.byte_pairs()?, word_of));
+    let names = Arc::new(Names::new(byte_input::read(arguments)?, word_of));
     let value_bytes = names.value_bytes();
     let content = Content::<K> { shape, data: Arc::clone(&names) as _, value_bytes, is_other: true };
     match run_fill(arguments, cluster, &content)? {

@@ -143,10 +143,7 @@ fn serve_all(mut shell: Shell<impl Place, Out>) -> Result<io::Result<Lines>> {
 }
 
 fn own_tree(arguments: &Arguments) -> Result<Shell<Tree, Out>> {
-    let kind = match arguments.key_type {
-        KeyType::Numbers => Keys::Numbers,
-        KeyType::Bytes => Keys::Bytes,
-    };
+    let kind = arguments.key_type.into();
     let values = arguments.value_size.map_or(ValueLayout::SHORT, ValueLayout::Inline);
     let config = TreeConfig::new(arguments.fan_out, arguments.leaf_bytes, values)
         .and_then(|config| config.with_leaves(arguments.leaves.kind()))

@@ -159,11 +159,9 @@ impl<P: Place, W: Write> Shell<P, W> {
             Range::Bytes(keys) => {
                 let scanned = self.place.run(structure.scan_bytes(keys.clone(), order, most))?;
                 let Answer { result, round_trips } = scanned.expect(HAS_BYTES);
-                let pairs = result?;
-                let last = pairs.last().filter(|_| pairs.len() >= most);
-                let rest = last.map(|(last, _)| Range::Bytes(keys.after(last, order)));
+                let Portion { pairs, rest } = Portion::of_bytes(result?, most, keys, order);
                 let pairs = pairs.into_iter().map(|(key, value)| (Key::Bytes(key.into()), value));
-                Ok(Found { pairs: pairs.collect(), rest, round_trips })
+                Ok(Found { pairs: pairs.collect(), rest: rest.map(Range::Bytes), round_trips })
             }
         }
     }

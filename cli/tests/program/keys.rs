@@ -108,6 +108,14 @@ fn keys_of_bytes_are_loaded_put_read_scanned_and_deleted() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.contains("1 line with a key that an earlier line has"), "{told}");
     assert_eq!(said(&["scan", "--bytes"], cluster).1.lines().count(), 2);
+    // Borders are told as keys whatever the command line says of keys: the kind is the memory server's.
+    let output = run(&["load", "--cluster", cluster, "--empty", "left", "--replace"]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("before b"), "{told}");
+    fs::write(&lines, [&b"a\n"[..], &[b'x'; 5000]].concat()).expect("a file");
+    let output = run(&[&words[..], &["--replace"]].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("lines: the key at position 1 has 5000 bytes; up to 4096 are possible"), "{told}");
     assert!(up.stop("INT").success());
 }
 

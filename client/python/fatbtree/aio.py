@@ -47,7 +47,7 @@ class Client:
         return Client(self._native.with_time_limit(limit))
 
     def bytes(self):
-        """A client over the same connection to a tree whose keys are bytes."""
+        """A client over the same connection to trees or a hash table whose keys are bytes."""
         return BytesClient(self._native.bytes())
 
     def scan(self, start=0, stop=None, backward=False):
@@ -89,7 +89,7 @@ class Client:
 
 
 class BytesClient:
-    """A client of a tree whose keys are bytes, whose methods are coroutines; see `fatbtree.BytesClient` for what each does."""
+    """A client of trees or a hash table whose keys are bytes, whose methods are coroutines; see `fatbtree.BytesClient` for what each does."""
 
     def __init__(self, native):
         self._native = native
@@ -109,7 +109,7 @@ class BytesClient:
         return Scan(self._native.scan_prefix(prefix, backward))
 
     def pairs(self):
-        """All pairs, in ascending order: an asynchronous iterator."""
+        """All pairs, in ascending order, or in no order where the structure has none, as a hash table: an asynchronous iterator."""
         return Scan(self._native.pairs())
 
     async def __aenter__(self):

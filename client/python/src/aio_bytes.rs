@@ -15,7 +15,7 @@ use crate::error::raised;
 use crate::options::seconds;
 use crate::wait::guarded;
 
-/// A client of a tree whose keys are bytes, whose methods are coroutines.
+/// A client of trees or a hash table whose keys are bytes, whose methods are coroutines.
 #[pyclass(frozen, module = "fatbtree.aio")]
 pub(crate) struct AsyncBytesClient {
     connection: Connection,
@@ -31,8 +31,7 @@ impl AsyncBytesClient {
     }
 
     fn begin_scan(&self, range: fatbtree::BytesRange, backward: bool) -> PyResult<AsyncBytesScan> {
-        let scan = self.open()?.scan_range(range, backward);
-        Ok(AsyncBytesScan { scan: Arc::new(tokio::sync::Mutex::new(scan)) })
+        Ok(AsyncBytesScan::of(self.open()?.scan_range(range, backward)))
     }
 }
 
@@ -88,7 +87,7 @@ impl AsyncBytesClient {
     }
 
     fn pairs(&self) -> PyResult<AsyncBytesScan> {
-        self.begin_scan(fatbtree::BytesRange::all(), false)
+        Ok(AsyncBytesScan::of(self.open()?.pairs()))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -105,6 +104,12 @@ impl AsyncBytesClient {
 #[pyclass(frozen, module = "fatbtree.aio")]
 pub(crate) struct AsyncBytesScan {
     scan: SharedScan<Bytes>,
+}
+
+impl AsyncBytesScan {
+    fn of(scan: fatbtree::Scan<Bytes>) -> Self {
+        Self { scan: Arc::new(tokio::sync::Mutex::new(scan)) }
+    }
 }
 
 #[pymethods]

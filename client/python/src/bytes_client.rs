@@ -10,7 +10,7 @@ use crate::client::{next_of, stats_of, value};
 use crate::connection::Connection;
 use crate::options::seconds;
 
-/// A client of a tree whose keys are bytes, whose methods wait; `Client.bytes` gives one. Any number of threads share it.
+/// A client of trees or a hash table whose keys are bytes, whose methods wait; `Client.bytes` gives one. Any number of threads share it.
 ///
 /// Keys are `bytes`, `str` (its UTF-8), or a tuple as of `encode_key`, of up to 4,096 bytes. What is read are `bytes`.
 ///
@@ -35,8 +35,7 @@ impl BytesClient {
     }
 
     fn begin_scan(&self, range: fatbtree::BytesRange, backward: bool) -> PyResult<BytesScan> {
-        let scan = self.connection.open()?.bytes().scan_range(range, backward);
-        Ok(BytesScan { scan: tokio::sync::Mutex::new(scan) })
+        Ok(BytesScan::of(self.connection.open()?.bytes().scan_range(range, backward)))
     }
 }
 
@@ -95,9 +94,9 @@ impl BytesClient {
         self.begin_scan(prefix.0, backward)
     }
 
-    /// All pairs, in ascending order.
+    /// All pairs, in ascending order, or in no order where the structure has none, as a hash table.
     fn pairs(&self) -> PyResult<BytesScan> {
-        self.begin_scan(fatbtree::BytesRange::all(), false)
+        Ok(BytesScan::of(self.connection.open()?.bytes().pairs()))
     }
 
     /// Operations so far, by their results, and their time in seconds.
@@ -130,6 +129,12 @@ impl BytesClient {
 #[pyclass(frozen, module = "fatbtree")]
 pub(crate) struct BytesScan {
     scan: tokio::sync::Mutex<fatbtree::Scan<Bytes>>,
+}
+
+impl BytesScan {
+    fn of(scan: fatbtree::Scan<Bytes>) -> Self {
+        Self { scan: tokio::sync::Mutex::new(scan) }
+    }
 }
 
 #[pymethods]

@@ -70,7 +70,7 @@ impl Client {
         Ok(Self { connection: self.connection.with_time_limit(seconds(limit)?)? })
     }
 
-    /// A client over the same connection to a tree whose keys are bytes.
+    /// A client over the same connection to trees or a hash table whose keys are bytes.
     fn bytes(&self) -> PyResult<BytesClient> {
         self.connection.share().map(BytesClient::new)
     }

@@ -65,7 +65,7 @@ class ClusterTest(unittest.TestCase):
     """Tests with a cluster, which is begun once for all of them."""
 
     structure = "tree"
-    # Keys with which trees of bytes are loaded; None: keys are numbers.
+    # Keys of bytes with which memory servers are loaded; None: keys are numbers.
     names = None
 
     @classmethod

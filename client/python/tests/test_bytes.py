@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 
 import fatbtree
 from cluster import PROGRAM, ClusterTest
+from dictionary import agree
 from fatbtree import aio
 
 UTC = timezone.utc
@@ -72,30 +73,12 @@ class Operations(BytesTest):
         self.assertGreaterEqual(stats["changes"], 600)
 
     def test_a_random_workload_agrees_with_a_dictionary(self):
-        db, known, chance = self.db, {}, random.Random(7)
-        for step in range(1500):
+        def draw(chance, step):
             key = bytes(chance.choice(b"\0am\xff") for _ in range(chance.randrange(12)))
-            value = str(step).encode() * chance.randrange(1, 9)
-            kind = chance.randrange(6)
-            if kind == 0:
-                db.put(key, value)
-                known[key] = value
-            elif kind == 1:
-                self.assertIs(db.insert(key, value), key not in known)
-                known.setdefault(key, value)
-            elif kind == 2:
-                self.assertIs(db.update(key, value), key in known)
-                if key in known:
-                    known[key] = value
-            elif kind == 3:
-                self.assertIs(db.delete(key), known.pop(key, None) is not None)
-            elif kind == 4:
-                expected = known.get(key, b"none")
-                self.assertIs(db.compare_and_swap(key, expected, value), key in known)
-                if key in known:
-                    known[key] = value
-            else:
-                self.assertEqual(db.get(key), known.get(key))
+            return key, str(step).encode() * chance.randrange(1, 9)
+
+        db = self.db
+        known = agree(self, db, 1500, draw)
         self.assertEqual(list(db.scan()), sorted(known.items()))
 
     def test_clients_over_one_connection_have_their_own_time_and_one_end(self):

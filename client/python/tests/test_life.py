@@ -1,5 +1,6 @@
 """The life of a process: signals, forks, and the end of the interpreter beside threads in a call."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import unittest
 
 import fatbtree
 from cluster import ClusterTest, cluster_file, own_ports
+from fatbtree import aio
 
 
 def script(text, *arguments, **options):
@@ -149,6 +151,30 @@ class HashTable(ClusterTest):
             found = list(db.pairs())
             self.assertEqual(len(found), len(pairs))
             self.assertEqual(dict(found), pairs)
+
+
+class HashTableOfNames(ClusterTest):
+    structure = "hash"
+    names = ["a", "b"]
+
+    def test_all_pairs_come_once_in_no_order(self):
+        with fatbtree.connect(self.file).bytes() as db:
+            for key, _ in db.pairs():
+                db.delete(key)
+            pairs = {f"user:{n}".encode(): str(n).encode() for n in range(500)}
+            for key, value in pairs.items():
+                db.put(key, value)
+            found = list(db.pairs())
+            self.assertEqual((len(found), dict(found)), (len(pairs), pairs))
+            with self.assertRaises(fatbtree.UnsupportedError):
+                list(db.scan())
+
+        async def found_by_coroutines():
+            async with await aio.connect(self.file) as db:
+                return [pair async for pair in db.bytes().pairs()]
+
+        found = asyncio.run(found_by_coroutines())
+        self.assertEqual((len(found), dict(found)), (len(pairs), pairs))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """What each operation answers: the workload of client/tests/it/operations.rs, and a random one beside a dictionary."""
 
-import random
 import struct
 import threading
 import unittest
 
 import fatbtree
 from cluster import ClusterTest
+from dictionary import agree
 
 
 def number(n):
@@ -48,32 +48,15 @@ class Operations(ClusterTest):
         self.assertGreaterEqual(stats["changes"], 3009)
 
     def test_a_random_workload_agrees_with_a_dictionary(self):
-        db, known, chance = self.db, {}, random.Random(7)
-        for step in range(2000):
-            key, value = chance.randrange(300), number(step) * chance.randrange(1, 9)
-            kind = chance.randrange(7)
-            if kind == 0:
-                db.put(key, value)
-                known[key] = value
-            elif kind == 1:
-                self.assertIs(db.insert(key, value), key not in known)
-                known.setdefault(key, value)
-            elif kind == 2:
-                self.assertIs(db.update(key, value), key in known)
-                if key in known:
-                    known[key] = value
-            elif kind == 3:
-                self.assertIs(db.delete(key), known.pop(key, None) is not None)
-            elif kind == 4:
-                expected = known.get(key, b"none")
-                self.assertIs(db.compare_and_swap(key, expected, value), key in known)
-                if key in known:
-                    known[key] = value
-            elif kind == 5:
-                keys = [chance.randrange(300) for _ in range(20)]
-                self.assertEqual(db.get_many(keys), [known.get(key) for key in keys])
-            else:
-                self.assertEqual(db.get(key), known.get(key))
+        def draw(chance, step):
+            return chance.randrange(300), number(step) * chance.randrange(1, 9)
+
+        def get_many(known, chance):
+            keys = [chance.randrange(300) for _ in range(20)]
+            self.assertEqual(db.get_many(keys), [known.get(key) for key in keys])
+
+        db = self.db
+        known = agree(self, db, 2000, draw, [get_many])
         self.assertEqual(list(db.scan()), sorted(known.items()))
         self.assertEqual(list(db.pairs()), sorted(known.items()))
 

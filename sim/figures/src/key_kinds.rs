@@ -19,6 +19,7 @@ use fatbtree_controller::{Budget, Frequencies, Plan, Target, Tree};
 use fatbtree_sim::world::random;
 use fatbtree_topology::{Cores, Network as Topology};
 use fatbtree_workload::byte_keys::{ByteKeys, KeyShape, value_number};
+use fatbtree_workload::stride;
 
 use super::bench::{Ranks, SERVERS, key_of};
 use super::column::{
@@ -117,21 +118,12 @@ struct Asked {
 impl Asked {
     fn stream(&self, seed: u64, stream: u64) -> impl Iterator<Item = u64> + '_ {
         let mut draw = random(seed, stream);
-        // The step has no divisor in common with the number of keys.
-        let step = (self.keys / 2 + 1..).find(|step| coprime(*step, self.keys)).unwrap_or(1);
+        let step = stride(self.keys, self.keys / 2 + 1);
         std::iter::repeat_with(move || {
             let rank = u128::from(self.ranks.draw(&mut draw));
             (rank * u128::from(step) % u128::from(self.keys)) as u64
         })
     }
-}
-
-fn coprime(one: u64, other: u64) -> bool {
-    let (mut one, mut other) = (one, other);
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    one == 1
 }
 
 /// Cost of lookups.

@@ -88,6 +88,11 @@ impl<'l> Beginning<'l> {
         Self { at: 0, prefix }
     }
 
+    /// That of a layer of a tree; none: of the first one.
+    fn of(tree: &'l TreeConfig, layer: Option<&'l Layer>) -> Self {
+        layer.map_or(tree.beginning(), Layer::beginning)
+    }
+
     /// The byte of the keys at which the words begin.
     fn words_at(&self) -> usize {
         self.at + self.prefix.len()
@@ -145,7 +150,7 @@ impl LayerEntry {
     #[must_use]
     pub fn new(tree: &TreeConfig, above: Option<&Layer>, word: u64, leaf: GlobalAddress) -> Self {
         let base = LayerId::below(above.and_then(|above| above.tree.layer()), word);
-        let begins_at = above.map_or(tree.beginning(), Layer::beginning).below(word);
+        let begins_at = Beginning::of(tree, above).below(word);
         let (first, depth) = above.map_or((word, 1), |above| (above.first, above.depth + 1));
         Self { tree: *tree, base, begins_at, leaf, first, depth }
     }

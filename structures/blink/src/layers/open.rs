@@ -19,7 +19,7 @@ pub(super) struct Found {
 impl<V: Verbs> Descent<'_, V> {
     /// What the keys of this layer begin with.
     pub(super) fn beginning(&self) -> Beginning<'_> {
-        self.layer().map_or(self.tree().beginning(), Layer::beginning)
+        Beginning::of(&self.pool().config().tree, self.layer())
     }
 
     /// Whether a key is the only one that can end in the entry of this descent's key.

@@ -110,7 +110,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         };
         let pair = match entry {
             Entry::Inline(value) => {
-                let beginning = beginning_of(self.pool, level.layer.as_deref());
+                let beginning = Beginning::of(&self.pool.config().tree, level.layer.as_deref());
                 let spelled: Vec<u8> = level.path.iter().copied().chain(beginning.spelled(word)).collect();
                 Some((Bytes::from(key::read(&spelled)), value))
             }
@@ -141,7 +141,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
 
     /// A layer that is read leaf by leaf. `None`: no keys of the range can be there.
     fn level(&self, path: Vec<u8>, layer: Option<Rc<Layer>>) -> Option<Level<'p, V>> {
-        let range = self.words(&path, beginning_of(self.pool, layer.as_deref()))?;
+        let range = self.words(&path, Beginning::of(&self.pool.config().tree, layer.as_deref()))?;
         let start = if layer.is_some() { Start::Root } else { self.options.start };
         let wanted = self.options.wanted.saturating_sub(self.taken).max(1);
         let options = ScanOptions { start, wanted, ..self.options };
@@ -177,7 +177,9 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             LESS | GREATER => {}
             _ => {
                 let bytes = if word == LAST { WORD - 1 } else { WORD };
-                path.extend_from_slice(beginning_of(self.pool, level.layer.as_deref()).prefix);
+                path.extend_from_slice(
+                    Beginning::of(&self.pool.config().tree, level.layer.as_deref()).prefix,
+                );
                 path.extend_from_slice(&word.to_be_bytes()[..bytes]);
             }
         }
@@ -228,11 +230,6 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         let entries = in_order(entries, self.options.order);
         Ok(Some(Level { path, layer: Some(layer), leaves: None, entries }))
     }
-}
-
-/// What the keys of a layer begin with; none: of the first one.
-fn beginning_of<'l, V: Verbs>(pool: &'l Pool<V>, layer: Option<&'l Layer>) -> Beginning<'l> {
-    layer.map_or(pool.config().tree.beginning(), Layer::beginning)
 }
 
 fn in_order(entries: Entries, order: Order) -> VecDeque<(u64, Entry)> {

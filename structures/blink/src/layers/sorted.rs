@@ -80,14 +80,12 @@ impl Division {
                 }
             };
             let id = base.map(|base| (base, base.with_prefix(beginning.prefix)));
+            let words: Vec<u64> = keys.clone().map(|at| beginning.word(&Spelled::of(key(at)))).collect();
             let mut at = keys.start;
-            while at < keys.end {
-                let spelled = Spelled::of(key(at));
-                let word = beginning.word(&spelled);
-                let same =
-                    (at + 1..keys.end).take_while(|&next| beginning.word(&Spelled::of(key(next))) == word);
-                let shared = at..at + 1 + same.count();
+            for same in words.chunk_by(|one, other| one == other) {
+                let (word, shared) = (same[0], at..at + same.len());
                 at = shared.end;
+                let spelled = Spelled::of(key(shared.start));
                 division.words.push(word);
                 if shared.len() == 1 {
                     let ends = beginning.ends_in(&spelled, word);
@@ -98,10 +96,9 @@ impl Division {
                 numbered += 1;
                 let begins_at = beginning.below(word);
                 let last = Spelled::of(key(shared.end - 1));
-                let common = if matches!(word, LESS | GREATER) {
-                    0
-                } else {
-                    spelled.common(&last, begins_at, MAX_PREFIX)
+                let common = match word {
+                    LESS | GREATER => 0,
+                    _ => spelled.common(&last, begins_at, MAX_PREFIX),
                 };
                 ahead.push_back(Ahead {
                     keys: shared,

@@ -4,62 +4,19 @@ use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use common::byte_keys::{configs, key, pieces};
 use common::interleaved::Interleaved;
 use common::{Client, Lab};
 use fatbtree_blink::BytesRange;
 use fatbtree_blink::layers::MAX_KEY_BYTES;
 use fatbtree_blink::{
-    Allocation, Change, Integrity, Keys, LeafKind, OperationError, Order, ScanOptions, Start, TreeConfig,
-    ValueLayout,
+    Allocation, Change, OperationError, Order, ScanOptions, Start, TreeConfig, ValueLayout,
 };
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn configs() -> Vec<TreeConfig> {
-    let mut all = Vec::new();
-    for integrity in [Integrity::LineVersions, Integrity::Checksums] {
-        for (values, leaf_bytes, leaves) in [
-            (ValueLayout::SHORT, 64 * 3, LeafKind::Plain),
-            (ValueLayout::ByLength(19), 64 * 3, LeafKind::Plain),
-            (ValueLayout::ByLength(60), 64 * 7, LeafKind::Plain),
-            (ValueLayout::SHORT, 64 * 5, LeafKind::Buckets),
-        ] {
-            let plain = TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap();
-            all.push(plain.with_leaves(leaves).unwrap().with_keys(Keys::Bytes).unwrap());
-        }
-    }
-    all
-}
-
-/// Pieces of keys, such that keys begin alike at many lengths.
-fn pieces() -> Vec<Vec<u8>> {
-    let pieces: [&[u8]; 14] = [
-        b"",
-        b"a",
-        b"b",
-        b"\0",
-        b"\0\0",
-        b"\xff",
-        b"ab",
-        b"1234567",
-        b"12345678",
-        b"123456789",
-        b"\xff\xff\xff\xff\xff\xff\xff\xff",
-        b"\xff\xff\xff\xff\xff\xff\xff\xfe",
-        b"https://www.",
-        b"\0\0\0\0\0\0\0\0\0",
-    ];
-    let mut pieces: Vec<_> = pieces.iter().map(|piece| piece.to_vec()).collect();
-    pieces.extend([vec![b'x'; 100], vec![b'x'; 191], vec![b'x'; 192], vec![b'x'; 200], vec![0xff; 201]]);
-    pieces
-}
-
-fn key() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(prop::sample::select(pieces()), 0..5).prop_map(|pieces| pieces.concat())
-}
 
 fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take((number % 50) as usize).collect()

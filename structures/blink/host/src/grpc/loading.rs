@@ -57,14 +57,23 @@ pub(super) struct Bounds {
 pub(super) struct TreeIncoming {
     begin: proto::LoadBegin,
     options: LoadOptions,
-    pairs: Pairs,
-    /// The pairs, where keys are bytes.
-    byte_pairs: BytePairs,
+    came: Came,
 }
 
-impl TreeIncoming {
-    fn is_bytes(&self) -> bool {
-        self.options.config.keys() == Keys::Bytes
+/// Pairs that have come.
+enum Came {
+    Numbers(Pairs),
+    Bytes(BytePairs),
+}
+
+impl Came {
+    /// Their number, and the bytes of their values, or of all where keys are bytes.
+    fn count(&self) -> (u64, u64) {
+        let (pairs, bytes) = match self {
+            Self::Numbers(pairs) => (pairs.keys.len(), pairs.values.len()),
+            Self::Bytes(pairs) => (pairs.len(), pairs.content_bytes()),
+        };
+        (pairs as u64, bytes as u64)
     }
 }
 
@@ -102,36 +111,44 @@ impl Incoming for TreeIncoming {
         let range = KeyRange { low, high };
         let options =
             LoadOptions { range, spare_bytes, generation, ..LoadOptions::new(config, info.partition.id) };
-        Ok(Self { begin, options, pairs: Pairs::default(), byte_pairs: BytePairs::default() })
+        let came = match config.keys() {
+            Keys::Numbers => Came::Numbers(Pairs::default()),
+            Keys::Bytes => Came::Bytes(BytePairs::default()),
+        };
+        Ok(Self { begin, options, came })
     }
 
     fn is_complete(&self) -> bool {
-        let came = if self.is_bytes() { self.byte_pairs.len() } else { self.pairs.keys.len() };
-        came as u64 >= self.begin.keys
+        self.came.count().0 >= self.begin.keys
     }
 
     fn take(&mut self, content: &[u8]) -> Result<(), Status> {
         let more = proto::LoadPairs::decode(content)
             .map_err(|error| Status::invalid_argument(format!("the content is no pairs: {error}")))?;
-        match self.is_bytes() {
-            true => take_bytes(&mut self.byte_pairs, &more, &self.begin),
-            false => self.pairs.take(more, &self.begin, self.options.range),
+        match &mut self.came {
+            Came::Numbers(pairs) => pairs.take(more, &self.begin, self.options.range),
+            Came::Bytes(pairs) => take_bytes(pairs, &more, &self.begin),
         }
     }
 
     fn build(self, bounds: &Bounds, storage: &mut TreeStorage) -> Result<Built<Self>, Status> {
-        let is_bytes = self.is_bytes();
-        let Self { begin, options, mut pairs, byte_pairs } = self;
-        let (expected, found) = (begin.value_bytes, (pairs.values.len() + byte_pairs.content_bytes()) as u64);
+        let Self { begin, options, came } = self;
+        let (expected, (_, found)) = (begin.value_bytes, came.count());
         if found != expected {
             return Err(Status::invalid_argument(format!(
                 "{expected} bytes of values were announced, {found} came"
             )));
         }
-        let keys = std::mem::take(&mut pairs.keys);
-        let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
-        let load = if is_bytes { Load::Bytes(&byte_pairs) } else { Load::Numbers(&keys, &mut values) };
-        let built = build_in(storage, &options, bounds.region_bytes, load);
+        let built = match came {
+            Came::Numbers(mut pairs) => {
+                let keys = std::mem::take(&mut pairs.keys);
+                let mut values = InOrder { keys: &keys, pairs: &pairs, at: 0 };
+                build_in(storage, &options, bounds.region_bytes, Load::Numbers(&keys, &mut values))
+            }
+            Came::Bytes(pairs) => {
+                build_in(storage, &options, bounds.region_bytes, Load::<InOrder<'_>>::Bytes(&pairs))
+            }
+        };
         // A load without keys is meant to leave none.
         let tree = LoadedTree { origin: Origin::Meant, ..built.map_err(refuse)? };
         let kept = tree.kept();

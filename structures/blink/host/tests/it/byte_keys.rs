@@ -7,10 +7,7 @@ use std::net::Ipv4Addr;
 use common::{memory, roots};
 use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::plain::PlainClient;
-use fatbtree_blink::{
-    BytesRange, Integrity, KeyRange, Keys, LeafKind, Order, ScanOptions, Start, TreeConfig, ValueLayout,
-    verify_at_hand,
-};
+use fatbtree_blink::{BytesRange, KeyRange, Keys, Order, ScanOptions, Start, TreeConfig, verify_at_hand};
 use fatbtree_blink_host::{
     BytePairs, Load, LoadError, LoadOptions, LoadedTree, TreeFolder, TreeStorage, build_in, bulk_load,
     bulk_load_bytes, divide_words, fixed, load_cluster_bytes, seeded, tree_in,
@@ -18,22 +15,12 @@ use fatbtree_blink_host::{
 use fatbtree_memserver::FolderOwner;
 use proptest::prelude::*;
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+#[path = "../../../tests/it/common/byte_keys.rs"]
+mod keys;
 
-fn configs() -> Vec<TreeConfig> {
-    let mut all = Vec::new();
-    for integrity in [Integrity::LineVersions, Integrity::Checksums] {
-        for (values, leaf_bytes, leaves) in [
-            (ValueLayout::SHORT, 64 * 3, LeafKind::Plain),
-            (ValueLayout::ByLength(60), 64 * 7, LeafKind::Plain),
-            (ValueLayout::SHORT, 64 * 5, LeafKind::Buckets),
-        ] {
-            let plain = TreeConfig::with_integrity(4, leaf_bytes, values, integrity).unwrap();
-            all.push(plain.with_leaves(leaves).unwrap().with_keys(Keys::Bytes).unwrap());
-        }
-    }
-    all
-}
+use keys::{configs, key};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn pairs_of(model: &Model) -> BytePairs {
     let mut pairs = BytePairs::default();
@@ -96,27 +83,6 @@ fn agrees_with_map(tree: &LoadedTree, model: &Model) {
     let mut line = [0; 64];
     tree.region.read(64, &mut line).unwrap();
     assert_eq!(KeyPrefix::parse(&line), Some(*tree.config.prefix()));
-}
-
-/// Pieces of keys, such that keys begin alike at many lengths.
-fn key() -> impl Strategy<Value = Vec<u8>> {
-    let pieces: [&[u8]; 13] = [
-        b"",
-        b"a",
-        b"b",
-        b"\0",
-        b"\0\0",
-        b"\xff",
-        b"1234567",
-        b"12345678",
-        b"123456789",
-        b"\xff\xff\xff\xff\xff\xff\xff\xff",
-        b"\xff\xff\xff\xff\xff\xff\xff\xfe",
-        b"https://www.",
-        &[b'x'; 195],
-    ];
-    let pieces: Vec<Vec<u8>> = pieces.map(<[u8]>::to_vec).into();
-    prop::collection::vec(prop::sample::select(pieces), 0..5).prop_map(|pieces| pieces.concat())
 }
 
 fn model() -> impl Strategy<Value = Model> {
@@ -195,7 +161,7 @@ fn a_tree_of_bytes_is_found_in_its_folder_with_its_prefix() {
         format!("https://www.{}/{}", number % 7, "x".repeat(number as usize % 40)).into_bytes()
     });
     let pairs = pairs_of(&model);
-    let config = configs()[3].with_prefix(pairs.prefix());
+    let config = configs()[4].with_prefix(pairs.prefix());
     let owner = || FolderOwner { server: "left".to_owned(), partition: 3, address: Ipv4Addr::LOCALHOST };
     let open = || TreeFolder::open(folder.path(), owner(), 4096).unwrap();
     {

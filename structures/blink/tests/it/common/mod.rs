@@ -1,6 +1,7 @@
 //! Memory servers with empty trees, and clients of them, over plain memory.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod byte_keys;
 pub(crate) mod cache;
 pub(crate) mod interleaved;
 
