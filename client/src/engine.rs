@@ -195,6 +195,7 @@ impl<P: Process> Store<P> {
     }
 
     pub(crate) async fn mutate_bytes(&self, key: &[u8], change: &Change) -> Result<bool, Error> {
+        Self::check_change(change)?;
         Self::of_bytes(self.0.change_bytes(key, change.wanted()).await)
     }
 
@@ -234,14 +235,19 @@ impl<P: Process> Store<P> {
         Self::result(self.0.get(key).await.map(copied))
     }
 
+    /// Fails if the structure does not have a change.
+    fn check_change(change: &Change) -> Result<(), Error> {
+        match change {
+            Change::Put(_) | Change::Update(_) => Ok(()),
+            Change::Insert(_) => Self::check("insert"),
+            Change::CompareAndSwap { .. } => Self::check("compare_and_swap"),
+            Change::Delete => Self::check("delete"),
+        }
+    }
+
     /// Carries out a change. Returns whether the key was as the change wants it.
     pub(crate) async fn mutate(&self, key: u64, change: &Change) -> Result<bool, Error> {
-        match change {
-            Change::Put(_) | Change::Update(_) => {}
-            Change::Insert(_) => Self::check("insert")?,
-            Change::CompareAndSwap { .. } => Self::check("compare_and_swap")?,
-            Change::Delete => Self::check("delete")?,
-        }
+        Self::check_change(change)?;
         Self::result(self.0.change(key, change.wanted()).await)
     }
 

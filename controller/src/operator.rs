@@ -189,6 +189,9 @@ pub struct ServerStatus {
     pub state: RoleState,
     /// First key of its partition, when it was heard of.
     pub low: Option<u64>,
+    /// The same as text, or `0x` and hexadecimal digits, if keys are bytes. `low` is its word then.
+    #[serde(default)]
+    pub first_key: Option<String>,
     /// Clients' connections that it has accepted.
     pub connections: usize,
     /// Connections that switches admit.
@@ -433,6 +436,7 @@ mod tests {
             partition: 0,
             state,
             low: None,
+            first_key: None,
             connections: 0,
             registered: 0,
             structure: None,

@@ -3,15 +3,17 @@
 
 use fatbtree_fuzz::Input;
 use fatbtree_wire::UdpFrame;
+use fatbtree_wire::query::bytes::{self, Reader};
 use fatbtree_wire::query::{Assembly, Query, records};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
-    let Some((which, bytes)) = bytes.split_first() else { return };
-    match which % 4 {
+fuzz_target!(|input: &[u8]| {
+    let Some((which, bytes)) = input.split_first() else { return };
+    match which % 5 {
         0 => datagram(bytes),
         1 => all_records(bytes),
         2 => parts(bytes),
+        3 => keys_of_bytes(bytes),
         _ => frame(bytes),
     }
 });
@@ -34,6 +36,23 @@ fn all_records(bytes: &[u8]) {
         }
     }
     assert_eq!(emitted, bytes);
+}
+
+/// What is read of a payload of keys of bytes is what stands there, up to what is damaged.
+fn keys_of_bytes(payload: &[u8]) {
+    let mut reader = Reader::new(payload);
+    let mut emitted = Vec::new();
+    let whole = (|| {
+        bytes::push_option(&mut emitted, reader.option()?);
+        while let Some((key, value)) = reader.record()? {
+            bytes::push_record(&mut emitted, key, value);
+        }
+        reader.end()
+    })();
+    match whole {
+        Ok(()) => assert_eq!(emitted, payload),
+        Err(error) => assert!(payload.starts_with(&emitted) && !error.to_string().is_empty()),
+    }
 }
 
 /// Parts that are no payload's change nothing, those of the payload are put together whatever comes between.

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_fuzz::{Counting, Input, held};
+use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, seeded};
 use fatbtree_blink_host::query::{QueryWorker, ScanBounds, WorkerOptions};
@@ -158,13 +159,21 @@ impl Lab {
             _ => input.number(),
         };
         (header.walk.levels, header.walk.partition) = (input.byte(), input.byte().into());
+        // The tree has numbers for keys: what is asked for keys of bytes is read, and refused.
+        header.bytes = op != Op::Open && input.below(4) == 0;
         let mut part: &[u8] = &[];
+        if header.bytes {
+            let most = input.below(256);
+            part = input.bytes(most);
+            header.total = part.len() as u32 + u32::from(input.short() % 64);
+            header.walk.key = KeyPrefix::NONE.word(part.get(2..).unwrap_or_default());
+        }
         match op {
             Op::Open if input.below(4) != 0 => {
                 header.range_end = self.cookies.get(&from).copied().unwrap_or(0);
             }
             Op::Scan => (header.range_end, header.limit) = (input.number(), input.byte().into()),
-            Op::Put | Op::Update => {
+            Op::Put | Op::Update if !header.bytes => {
                 let most = input.below(256);
                 part = input.bytes(most);
                 header.total = part.len() as u32;

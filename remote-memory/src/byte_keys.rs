@@ -73,6 +73,32 @@ pub fn join(record: &mut [u8], key: &[u8], value: &[u8]) {
     of_value.copy_from_slice(value);
 }
 
+/// Two hexadecimal digits for each byte.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
+}
+
+/// Bytes as the shell and commands take them: text, in quotes where they are needed, or `0x` and hexadecimal digits.
+#[must_use]
+pub fn show(value: &[u8]) -> String {
+    let text = std::str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
+    match text {
+        None => format!("0x{}", hex(value)),
+        Some(text)
+            if text.is_empty()
+                || text.starts_with("0x")
+                || text.starts_with('"')
+                || text.contains(char::is_whitespace) =>
+        {
+            format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+        }
+        Some(text) => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

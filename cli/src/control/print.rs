@@ -79,7 +79,7 @@ pub(super) fn status_text(status: &Status) -> String {
             state(server.state).to_owned(),
             server.partition.to_string(),
             match &server.structure {
-                None => dash(server.low.map(|low| format!("{low:#x}"))),
+                None => dash(server.first_key.clone().or_else(|| Some(format!("{:#x}", server.low?)))),
                 Some(_) => dash(None::<String>),
             },
             server.connections.to_string(),

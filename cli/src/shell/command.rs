@@ -7,6 +7,8 @@ use anyhow::{Result, anyhow, bail, ensure};
 use fatbtree_blink::Keys;
 use fatbtree_remote_memory::{BytesRange, KeyRange, Order};
 
+pub(crate) use fatbtree_remote_memory::byte_keys::{hex, show};
+
 use crate::count;
 
 /// Commands that can be typed, for `help`.
@@ -263,30 +265,6 @@ fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),
-    }
-}
-
-/// Two hexadecimal digits for each byte.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
-}
-
-/// A value as it can be typed again.
-pub(crate) fn show(value: &[u8]) -> String {
-    let text = std::str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
-    match text {
-        None => format!("0x{}", hex(value)),
-        Some(text)
-            if text.is_empty()
-                || text.starts_with("0x")
-                || text.starts_with('"')
-                || text.contains(char::is_whitespace) =>
-        {
-            format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-        }
-        Some(text) => text.to_owned(),
     }
 }
 

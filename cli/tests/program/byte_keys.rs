@@ -40,6 +40,10 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
         measured(&["--workload", workload, "--operations", "400", "--key-shape", "uuid"]);
     }
     measured(&["--workload", "e", "--operations", "200", "--key-shape", "uuid", "--scan-parts", "4"]);
+    for workload in ["a", "e"] {
+        let words = ["--protocol", "query", "--operations", "400", "--key-shape", "uuid"];
+        measured(&[&words[..], &["--workload", workload]].concat());
+    }
     is_refused(&[], "do not hold the key user:0: give --key-shape");
     is_refused(&["--key-shape", "uuid", "--seed", "7"], "give --key-shape and --seed of the load");
     is_refused(&["--key-shape", "uuid", "--value-bytes", "50"], "values of 100 bytes");
@@ -82,6 +86,46 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
     let words = ["load", "--cluster", cluster, "--replace", "--keys", "100"];
     assert!(run(&words).status.success());
     is_refused(&["--key-shape", "uuid"], "those of the memory servers are numbers");
+    assert!(up.stop("INT").success());
+}
+
+#[test]
+fn keys_of_bytes_are_asked_for_by_queries() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let up = Role::start(&["up", cluster, "--serve", "queries"]);
+    up.until("ready");
+    let said = |words: &[&str]| {
+        let output = run(&[words, &["--cluster", cluster]].concat());
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let is = |words: &[&str], code: i32, text: &str| {
+        assert_eq!(said(words), (Some(code), text.to_owned()), "{words:?}")
+    };
+    let words = ["load", "--key-type", "bytes", "--keys", "300", "--key-shape", "email", "--replace"];
+    assert_eq!(said(&words).0, Some(0));
+    let long = "long".repeat(1000);
+    is(&["put", "user:1", "Ada", "--query"], 0, "");
+    is(&["put", &long, &long, "--query"], 0, "");
+    for by in [&[][..], &["--query"]] {
+        let is = |words: &[&str], code: i32, text: &str| is(&[words, by].concat(), code, text);
+        is(&["get", "user:1"], 0, "Ada");
+        is(&["get", &long], 0, &long);
+        is(&["get", "user:2"], 1, "");
+        is(&["scan", "--prefix", "user:", "--json"], 0, "{\"key\":\"user:1\",\"value\":\"Ada\"}\n");
+        is(&["get", "7"], 3, "");
+    }
+    // All keys, over both servers.
+    let (code, all) = said(&["scan", "--bytes", "--json"]);
+    assert_eq!((code, all.lines().count()), (Some(0), 302));
+    is(&["scan", "--bytes", "--json", "--query"], 0, &all);
+    is(&["scan", "--bytes", "--backward", "--query"], 3, "");
+    is(&["delete", &long, "--query"], 0, "");
+    is(&["delete", &long, "--query"], 1, "");
+    // A tree of numbers refuses keys of bytes.
+    assert_eq!(said(&["load", "--keys", "300", "--replace"]).0, Some(0));
+    is(&["get", "user:1", "--query"], 3, "");
     assert!(up.stop("INT").success());
 }
 

@@ -126,6 +126,7 @@ async fn knock(cluster: &Cluster, certificates: &Path) {
             structure: "blink".to_owned(),
             generation,
             root: 64,
+            first_key: None,
             lost: false,
             connections: vec![],
         };

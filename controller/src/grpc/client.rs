@@ -302,8 +302,8 @@ impl Client {
     }
 }
 
-fn tree(generation: Generation, root: u64) -> proto::Tree {
-    proto::Tree { generation: generation.number, low_key: generation.low, root }
+fn tree(generation: Generation, root: u64, first_key: Option<Vec<u8>>) -> proto::Tree {
+    proto::Tree { generation: generation.number, low_key: generation.low, root, first_key }
 }
 
 impl From<Registration> for proto::Connection {
@@ -317,7 +317,7 @@ impl From<ServerHello> for proto::ServerHello {
     fn from(hello: ServerHello) -> Self {
         Self {
             partition: hello.partition.into(),
-            tree: Some(tree(hello.generation, hello.root)),
+            tree: Some(tree(hello.generation, hello.root, hello.first_key)),
             connections: hello.connections.into_iter().map(Into::into).collect(),
             lost: hello.lost,
             structure: hello.structure,
@@ -337,7 +337,9 @@ impl From<ServerNews> for server_message::Message {
             ServerNews::Room(RoomStatus { live, held, free, lost }) => {
                 Self::Room(proto::Room { live, held, free, lost })
             }
-            ServerNews::Refilled(generation, root) => Self::Tree(tree(generation, root)),
+            ServerNews::Refilled { generation, root, first_key } => {
+                Self::Tree(tree(generation, root, first_key))
+            }
         }
     }
 }

@@ -48,8 +48,15 @@ pub enum ServerNews {
     },
     /// The tree has another root.
     Root(u64),
-    /// The tree was filled anew; the number of its root.
-    Refilled(Generation, u64),
+    /// The tree was filled anew.
+    Refilled {
+        /// The tree.
+        generation: Generation,
+        /// Its root.
+        root: u64,
+        /// First key of the partition, if keys are bytes.
+        first_key: Option<Vec<u8>>,
+    },
     /// The tree is an empty one that was not meant: the server refuses all clients until it is loaded.
     Lost,
     /// Use of its region.
@@ -67,6 +74,8 @@ pub struct ServerHello {
     pub generation: Generation,
     /// The tree's root.
     pub root: u64,
+    /// First key of the partition, if keys are bytes.
+    pub first_key: Option<Vec<u8>>,
     /// The tree is an empty one that was not meant.
     pub lost: bool,
     /// All connections.

@@ -152,21 +152,21 @@ impl From<proto::Connection> for Registration {
     }
 }
 
-fn tree(tree: Option<proto::Tree>) -> Result<(Generation, u64), Status> {
+fn tree(tree: Option<proto::Tree>) -> Result<(Generation, u64, Option<Vec<u8>>), Status> {
     let tree = tree.ok_or_else(|| missing("tree"))?;
-    Ok((Generation { number: tree.generation, low: tree.low_key }, tree.root))
+    Ok((Generation { number: tree.generation, low: tree.low_key }, tree.root, tree.first_key))
 }
 
 fn hello(message: proto::ServerMessage) -> Result<ServerHello, Status> {
     let Some(server_message::Message::Hello(hello)) = message.message else {
         return Err(missing("hello, which comes first,"));
     };
-    let (generation, root) = tree(hello.tree)?;
+    let (generation, root, first_key) = tree(hello.tree)?;
     let connections = hello.connections.into_iter().map(Registration::from).collect();
     let (partition, lost) = (number("partition", hello.partition)?, hello.lost);
     let structure = Some(hello.structure).filter(|name| !name.is_empty());
     let structure = structure.unwrap_or_else(|| TREE.to_owned());
-    Ok(ServerHello { partition, structure, generation, root, lost, connections })
+    Ok(ServerHello { partition, structure, generation, root, first_key, lost, connections })
 }
 
 fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
@@ -182,8 +182,8 @@ fn news(message: proto::ServerMessage) -> Result<ServerNews, Status> {
             ServerNews::Room(RoomStatus { live, held, free, lost })
         }
         server_message::Message::Tree(filled) => {
-            let (generation, root) = tree(Some(filled))?;
-            ServerNews::Refilled(generation, root)
+            let (generation, root, first_key) = tree(Some(filled))?;
+            ServerNews::Refilled { generation, root, first_key }
         }
     })
 }

@@ -117,6 +117,8 @@ pub struct Primary {
     others: BTreeMap<u16, String>,
     /// Use of the servers' regions, by partition, as it was last told of.
     rooms: BTreeMap<u16, RoomStatus>,
+    /// First keys of partitions whose keys are bytes.
+    first_keys: BTreeMap<u16, Vec<u8>>,
     strangers: BTreeSet<(u16, u64)>,
     clients: BTreeMap<u64, Client>,
     hot_reads: HotReads,
@@ -149,6 +151,7 @@ impl Primary {
             lost: BTreeSet::new(),
             others: BTreeMap::new(),
             rooms: BTreeMap::new(),
+            first_keys: BTreeMap::new(),
             strangers: BTreeSet::new(),
             clients: BTreeMap::new(),
             hot_reads: HotReads::default(),
@@ -193,6 +196,11 @@ impl Primary {
     /// Whether a partition's memory server has lost its tree, and serves no client.
     pub fn has_lost_its_tree(&self, partition: u16) -> bool {
         self.lost.contains(&partition)
+    }
+
+    /// First key of a partition, if its keys are bytes.
+    pub fn first_key(&self, partition: u16) -> Option<&[u8]> {
+        self.first_keys.get(&partition).map(Vec::as_slice)
     }
 
     /// Use of the region of a partition's memory server, as it was last told of.
@@ -332,6 +340,7 @@ impl Primary {
         }
         self.server_streams.insert(partition, stream);
         self.note_lost(partition, hello.lost);
+        self.note_first_key(partition, hello.first_key.clone());
         match hello.structure.as_str() {
             TREE => self.others.remove(&partition),
             other => self.others.insert(partition, other.to_owned()),
@@ -341,6 +350,13 @@ impl Primary {
         self.controller.rerooted(partition, hello.root);
         self.tell(ControllerNews::Server { name, here: true });
         Ok(known.filter(|known| *known != hello.generation.number))
+    }
+
+    fn note_first_key(&mut self, partition: u16, first_key: Option<Vec<u8>>) {
+        match first_key {
+            Some(first_key) => self.first_keys.insert(partition, first_key),
+            None => self.first_keys.remove(&partition),
+        };
     }
 
     /// A memory server has news.
@@ -356,8 +372,9 @@ impl Primary {
             ServerNews::Root(root) => self.controller.rerooted(partition, root),
             ServerNews::Lost => self.note_lost(partition, true),
             ServerNews::Room(room) => drop(self.rooms.insert(partition, room)),
-            ServerNews::Refilled(generation, root) => {
+            ServerNews::Refilled { generation, root, first_key } => {
                 self.note_lost(partition, false);
+                self.note_first_key(partition, first_key);
                 self.controller.server_refilled(partition, generation);
                 self.controller.rerooted(partition, root);
             }

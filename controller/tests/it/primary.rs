@@ -66,7 +66,15 @@ impl World {
         let generation = Generation { number, low: partition_of.range.low };
         let root = partition_of.root.raw();
         let structure = TREE.to_owned();
-        ServerHello { partition, structure, generation, root, lost: false, connections: Vec::new() }
+        ServerHello {
+            partition,
+            structure,
+            generation,
+            root,
+            first_key: None,
+            lost: false,
+            connections: Vec::new(),
+        }
     }
 
     fn made(&self, source: Generations, epoch: u8) -> Result<Made, String> {

@@ -54,7 +54,7 @@ pub use checks::Check;
 pub use key::{Identity, Key, Secret};
 pub use requester::{Answer, Ask, Requester, RequesterOptions, RequesterStats, ToServer};
 pub use responder::{
-    Outcome, Request, Responder, ResponderOptions, ResponderStats, SCAN_RECORDS, Ticket, ToClient,
+    BytesKey, Outcome, Request, Responder, ResponderOptions, ResponderStats, SCAN_RECORDS, Ticket, ToClient,
 };
 
 /// Bytes of a payload that fit one packet of 1500 bytes, after the headers of IPv4, UDP and the protocol.

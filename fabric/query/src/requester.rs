@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW};
+use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status, WINDOW, bytes};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -49,6 +49,8 @@ impl Default for RequesterOptions {
 pub struct Ask {
     /// Operation; not [`Op::Open`], which the requester sends by itself.
     pub op: Op,
+    /// Whether the key is [bytes], at the beginning of `value`. Then `key` is what switches know of it.
+    pub bytes: bool,
     /// The key; of a scan, the first.
     pub key: u64,
     /// The last key of a scan.
@@ -62,7 +64,7 @@ pub struct Ask {
 impl Ask {
     /// Reads the value of a key.
     pub fn get(key: u64) -> Self {
-        Self { op: Op::Get, key, range_end: 0, limit: 0, value: Vec::new() }
+        Self { op: Op::Get, bytes: false, key, range_end: 0, limit: 0, value: Vec::new() }
     }
 
     /// Writes a key, whether or not it exists.
@@ -84,6 +86,28 @@ impl Ask {
     pub fn scan(key: u64, last: u64, limit: u32) -> Self {
         Self { op: Op::Scan, range_end: last, limit, ..Self::get(key) }
     }
+
+    /// An operation on a key of bytes, of which switches know `word`; of a put or update with its value. It is no scan.
+    ///
+    /// # Panics
+    /// When the key is longer than [`bytes::LONGEST`].
+    pub fn of_bytes(op: Op, word: u64, key: &[u8], value: &[u8]) -> Self {
+        let mut payload = Vec::with_capacity(2 + key.len() + value.len());
+        bytes::push(&mut payload, key);
+        payload.extend_from_slice(value);
+        Self { op, bytes: true, value: payload, ..Self::get(word) }
+    }
+
+    /// Reads the first `limit` records of keys of bytes from `low`, of which switches know `word`, up to before `high`.
+    ///
+    /// # Panics
+    /// As [`of_bytes`](Self::of_bytes).
+    pub fn scan_bytes(word: u64, low: &[u8], high: Option<&[u8]>, limit: u32) -> Self {
+        let mut payload = Vec::new();
+        bytes::push(&mut payload, low);
+        bytes::push_option(&mut payload, high);
+        Self { op: Op::Scan, bytes: true, limit, value: payload, ..Self::get(word) }
+    }
 }
 
 /// Outcome of a request.
@@ -95,11 +119,13 @@ pub enum Answer {
     Written,
     /// Records of the range.
     Records {
-        /// Payload in the format of [`records`](fatbtree_wire::query::records).
+        /// Payload in the format of [`records`](fatbtree_wire::query::records), or of [`bytes`].
         payload: Vec<u8>,
         /// Key to continue from; `None` at the end of the range.
         next: Option<u64>,
     },
+    /// Keys of the server's tree begin with these bytes, so that the word of this one is another; nothing was changed. `None` of a write.
+    OtherPrefix(Option<Vec<u8>>),
     /// The key is not there, and nothing was changed.
     NotFound,
     /// The server refuses the request or cannot execute it ([`Status::Damaged`], [`Status::TreeLost`]); nothing was
@@ -346,7 +372,8 @@ impl Requester {
             return self.opened(now, &header, status);
         }
         let Some(pending) = self.pending.get_mut(&header.request) else { return false };
-        if (pending.ask.op, pending.ask.key) != (header.op, header.walk.key) {
+        let Ask { op, bytes, key, .. } = pending.ask;
+        if (op, bytes, key) != (header.op, header.bytes, header.walk.key) {
             return false;
         }
         // Of a long answer, once: with its last part.
@@ -376,6 +403,11 @@ impl Requester {
                     pending.answer = Some(answer);
                 }
                 is_good
+            }
+            Status::OtherPrefix => {
+                let is_whole = part.len() == header.total as usize;
+                let prefix = (!op.is_write()).then(|| part.to_vec());
+                is_whole && self.end(header.request, Some(Answer::OtherPrefix(prefix)))
             }
             Status::NotFound => {
                 self.stats.led += led;
@@ -465,9 +497,9 @@ impl Requester {
         pending.again_at = now + pending.pause + Duration::from_nanos(spread);
         pending.pause = (pending.pause * 2).min(self.options.longest_pause);
         self.due = self.due.into_iter().chain([pending.due()]).min();
-        let Ask { op, key, range_end, limit, value } = &pending.ask;
+        let Ask { op, bytes, key, range_end, limit, value } = &pending.ask;
         let request = QueryHeader::request(*op, *key, self.client, id);
-        let header = QueryHeader { range_end: *range_end, limit: *limit, ..request };
+        let header = QueryHeader { bytes: *bytes, range_end: *range_end, limit: *limit, ..request };
         let (server, direct) = (pending.server, pending.direct);
         let datagrams = sealed(&header, value, self.options.part, self.key);
         self.transmit.extend(datagrams.map(|bytes| ToServer { server, direct, bytes }));

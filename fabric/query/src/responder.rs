@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::host_of;
+use fatbtree_wire::query::bytes::{BytesError, MOST_BYTES, Reader};
 use fatbtree_wire::query::{Assembly, Op, Query, QueryHeader, Status};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -83,8 +84,10 @@ pub struct Request {
     pub ticket: Ticket,
     /// The operation; never [`Op::Open`].
     pub op: Op,
-    /// The key; of a scan, the first.
+    /// The key; of a scan, the first. Of a key of bytes what the client says that switches know of it.
     pub key: u64,
+    /// The key in bytes, if it is one.
+    pub bytes: Option<BytesKey>,
     /// The last key of a scan.
     pub range_end: u64,
     /// Maximum number of records of a scan.
@@ -93,6 +96,28 @@ pub struct Request {
     pub address: u64,
     /// The value of a put or update.
     pub value: Vec<u8>,
+}
+
+/// A key of bytes, of a scan the first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BytesKey {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The first key behind the range of a scan, if there is one.
+    pub high: Option<Vec<u8>>,
+}
+
+/// Takes the key from the beginning of a payload: what remains is the value of a put or update.
+fn take_key(op: Op, payload: &mut Vec<u8>) -> Result<BytesKey, BytesError> {
+    let mut reader = Reader::new(payload);
+    let key = reader.key()?.to_vec();
+    let high = if op == Op::Scan { reader.option()?.map(<[u8]>::to_vec) } else { None };
+    if !op.brings_value() {
+        reader.end()?;
+    }
+    let read = payload.len() - reader.rest().len();
+    payload.drain(..read);
+    Ok(BytesKey { key, high })
 }
 
 /// Outcome of a request.
@@ -104,11 +129,13 @@ pub enum Outcome {
     Value(Vec<u8>),
     /// Records of a scan.
     Records {
-        /// Payload in the format of [`records`](fatbtree_wire::query::records).
+        /// Payload in the format of [`records`](fatbtree_wire::query::records), or of [`bytes`](fatbtree_wire::query::bytes).
         payload: Vec<u8>,
-        /// Key to continue from; `None` at the end of the range.
+        /// Key to continue from; `None` at the end of the range, and where keys are bytes.
         next: Option<u64>,
     },
+    /// Keys of the tree begin with these bytes, not with what the client takes for their beginning.
+    OtherPrefix(Vec<u8>),
     /// The key is not there.
     NotFound,
     /// The key belongs to this partition.
@@ -151,9 +178,9 @@ pub struct ResponderStats {
     pub no_key: u64,
 }
 
-/// Result of a write's packet.
+/// Result of a packet with a part of a payload.
 enum Received {
-    /// The write is to be executed, with this value.
+    /// The request is to be executed, with this payload.
     Whole(Vec<u8>),
     /// The write is not to be executed, and the client is told why.
     Told(Status),
@@ -243,7 +270,8 @@ impl Responder {
             );
             return None;
         }
-        if !header.op.brings_value() && header.total > 0 {
+        let most_key = if header.bytes { MOST_BYTES } else { 0 };
+        if !header.op.brings_value() && header.total > most_key {
             self.tell(from, &header, Status::Refused);
             return None;
         }
@@ -261,28 +289,46 @@ impl Responder {
                     self.tell(from, &header, Status::NotOpen);
                     return None;
                 }
-                self.run(from, host, header, Vec::new())
+                // A long key comes in parts, which only a client that has opened may leave here.
+                if part.len() < header.total as usize {
+                    return self.receive_and_run(now, from, header, part);
+                }
+                self.run(from, host, header, part.to_vec())
             }
-            Op::Put | Op::Update | Op::Delete => match self.receive(now, from, &header, part) {
-                Received::Whole(value) => {
-                    // One that there is no room for comes again, whole.
-                    let request = self.run(from, Some(host_of(from.ip())), header, value)?;
-                    if let Some(known) = self.clients.get_mut(&header.client) {
-                        known.runs(header.request);
-                    }
-                    Some(request)
+            Op::Put | Op::Update | Op::Delete => self.receive_and_run(now, from, header, part),
+        }
+    }
+
+    /// Processes a part of a payload. Returns the request to execute, if the part completes one.
+    fn receive_and_run(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        header: QueryHeader,
+        part: &[u8],
+    ) -> Option<Request> {
+        match self.receive(now, from, &header, part) {
+            Received::Whole(value) => {
+                // One that there is no room for comes again, whole.
+                let request = self.run(from, Some(host_of(from.ip())), header, value)?;
+                // A read may be carried out again.
+                if header.op.is_write()
+                    && let Some(known) = self.clients.get_mut(&header.client)
+                {
+                    known.runs(header.request);
                 }
-                Received::Told(status) => {
-                    self.tell(from, &header, status);
-                    None
-                }
-                Received::Again(response) => {
-                    self.stats.again += 1;
-                    self.send(from, response, &[]);
-                    None
-                }
-                Received::Nothing => None,
-            },
+                Some(request)
+            }
+            Received::Told(status) => {
+                self.tell(from, &header, status);
+                None
+            }
+            Received::Again(response) => {
+                self.stats.again += 1;
+                self.send(from, response, &[]);
+                None
+            }
+            Received::Nothing => None,
         }
     }
 
@@ -319,9 +365,10 @@ impl Responder {
         Some(host_of(from.ip()))
     }
 
-    /// Processes a part of a write.
+    /// Processes a part of a payload: of a write, or of a read whose key is long.
     fn receive(&mut self, now: Instant, from: SocketAddr, header: &QueryHeader, part: &[u8]) -> Received {
-        if header.total > self.options.longest_value {
+        let most_key = if header.bytes { MOST_BYTES } else { 0 };
+        if header.total > self.options.longest_value + most_key {
             return Received::Told(Status::TooLarge);
         }
         let (id, total) = (header.request, u64::from(header.total));
@@ -374,8 +421,20 @@ impl Responder {
         from: SocketAddr,
         host: Option<IpAddr>,
         header: QueryHeader,
-        value: Vec<u8>,
+        mut value: Vec<u8>,
     ) -> Option<Request> {
+        let bytes = match header.bytes.then(|| take_key(header.op, &mut value)).transpose() {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                self.stats.damaged += 1;
+                self.tell(from, &header, Status::Refused);
+                return None;
+            }
+        };
+        if value.len() as u64 > self.options.longest_value.into() {
+            self.tell(from, &header, Status::TooLarge);
+            return None;
+        }
         let places = self.places_of(&header);
         if !self.hosts.take_places(host, places, self.options.running) {
             self.stats.busy += 1;
@@ -392,6 +451,7 @@ impl Responder {
             ticket: Ticket(ticket),
             op: header.op,
             key: header.walk.key,
+            bytes,
             range_end: header.range_end,
             limit: header.limit,
             address: header.address,
@@ -426,6 +486,9 @@ impl Responder {
                 next = key;
                 (Status::Done, payload)
             }
+            // A write's answer is kept, without payload: its client reads to learn more.
+            Outcome::OtherPrefix(_) if header.op.is_write() => (Status::OtherPrefix, Vec::new()),
+            Outcome::OtherPrefix(prefix) => (Status::OtherPrefix, prefix),
             Outcome::NotFound => (Status::NotFound, Vec::new()),
             Outcome::Redirect(other) => {
                 partition = other;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use fatbtree_query::{
-    Answer, Ask, Outcome, Requester, RequesterOptions, Responder, ResponderOptions, ToClient,
+    Answer, Ask, BytesKey, Outcome, Requester, RequesterOptions, Responder, ResponderOptions, ToClient,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Op, Query, QueryHeader, Status};
@@ -393,6 +393,65 @@ fn a_write_at_work_ends_no_other() {
     assert_eq!(header(&server.poll_transmit().unwrap().bytes).status, Some(Status::NotFound));
     let again = told(&mut server, at(1, 1), &delete(5 + WINDOW), &[]).unwrap();
     assert_eq!(again.status, Some(Status::NotFound), "its own outcome");
+}
+
+/// Keys of bytes that are none, or too long, or not whole.
+#[test]
+fn keys_of_bytes_are_read_or_refused() {
+    let options = ResponderOptions { longest_value: 100, ..ResponderOptions::default() };
+    let mut server = Responder::new(options, 1);
+    let of = |op, id, total| QueryHeader { bytes: true, total, ..QueryHeader::request(op, 7, 1, id) };
+    let ask = |server: &mut Responder, op, id, payload: &[u8]| {
+        let datagram = [&of(op, id, payload.len() as u32).to_bytes()[..], payload].concat();
+        server.handle(NOW, at(1, 1), &datagram)
+    };
+    let status = |server: &mut Responder| header(&server.poll_transmit().unwrap().bytes).status;
+    // Whether a client has opened or not.
+    let got = ask(&mut server, Op::Get, 1, b"\0\x02ab").unwrap();
+    let key = BytesKey { key: b"ab".to_vec(), high: None };
+    assert_eq!((got.bytes.as_ref(), &got.value[..], got.key), (Some(&key), &[][..], 7));
+    server.finish(got.ticket, Outcome::NotFound);
+    let answer = header(&server.poll_transmit().unwrap().bytes);
+    assert_eq!((answer.bytes, answer.status), (true, Some(Status::NotFound)));
+    let parts = of(Op::Get, 2, 4000);
+    assert_eq!(told(&mut server, at(1, 1), &parts, &[0; 1000]).unwrap().status, Some(Status::NotOpen));
+    assert_eq!(open(&mut server, at(1, 1), 1), Some(Status::Done));
+    let all = Op::ALL.into_iter().filter(|op| *op != Op::Open);
+    for (number, op) in all.enumerate() {
+        let bad: [&[u8]; 5] =
+            [b"", b"\0", b"\0\x03ab", b"\xff\xff", &[&4098_u16.to_be_bytes()[..], &[0; 4098]].concat()];
+        for (payload, id) in bad.into_iter().zip(10 * number as u64 + 2..) {
+            assert_eq!(ask(&mut server, op, id, payload), None, "{op} {payload:?}");
+            let refused = status(&mut server);
+            assert!(
+                matches!(refused, Some(Status::Refused | Status::TooLarge)),
+                "{op} {payload:?}: {refused:?}"
+            );
+        }
+    }
+    // What follows the key is a value, the end of a scan, or nothing.
+    for op in [Op::Get, Op::Delete] {
+        assert_eq!(ask(&mut server, op, 60, b"\0\x01ab"), None);
+        assert_eq!(status(&mut server), Some(Status::Refused), "{op}");
+    }
+    assert_eq!(ask(&mut server, Op::Put, 61, b"\0\x01avalue").unwrap().value, b"value");
+    assert_eq!(ask(&mut server, Op::Put, 62, &[&b"\0\x01a"[..], &[7; 101]].concat()), None);
+    assert_eq!(status(&mut server), Some(Status::TooLarge));
+    let scan = ask(&mut server, Op::Scan, 63, b"\0\x01a\0\x01b").unwrap().bytes.unwrap();
+    assert_eq!((&scan.key[..], scan.high.as_deref()), (&b"a"[..], Some(&b"b"[..])));
+    assert_eq!(ask(&mut server, Op::Scan, 64, b"\0\0\xff\xff").unwrap().bytes.unwrap().high, None);
+    // A long key comes in parts.
+    let long = [&4000_u16.to_be_bytes()[..], &[7; 4000]].concat();
+    let (first, rest) = long.split_at(1400);
+    let parts = of(Op::Get, 65, 4002);
+    assert_eq!(told(&mut server, at(1, 1), &parts, first), None, "more of it has to come");
+    let rest = [&QueryHeader { offset: 1400, ..parts }.to_bytes()[..], rest].concat();
+    let got = server.handle(NOW, at(1, 1), &rest).expect("it is whole");
+    assert_eq!(got.bytes.unwrap().key, [7; 4000]);
+    server.finish(got.ticket, Outcome::NotFound);
+    assert_eq!(status(&mut server), Some(Status::NotFound));
+    assert_eq!(told(&mut server, at(1, 1), &parts, first), None, "a read may be asked for again");
+    assert!(server.handle(NOW, at(1, 1), &rest).is_some());
 }
 
 /// A forged response without the client's number is ignored.

@@ -8,6 +8,7 @@ use fatbtree_controller::operator::{
     SwitchStatus, TableCounters,
 };
 use fatbtree_controller::{Change, Made, Plan, SwitchState, WayPoint, diff, drop_reason};
+use fatbtree_remote_memory::byte_keys::show;
 use fatbtree_topology::Switch;
 
 use super::driver::{Driver, Reply, answer};
@@ -41,6 +42,7 @@ impl Driver {
                     true => RoleState::Settled,
                 },
                 low: controller.trees().get(&server.partition).map(|tree| tree.low),
+                first_key: primary.first_key(server.partition).map(show),
                 registered: connections.iter().filter(|told| **told).count(),
                 connections: connections.len(),
                 structure: primary.other_structure(server.partition).map(str::to_owned),

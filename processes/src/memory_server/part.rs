@@ -106,6 +106,6 @@ impl<P: Part> Hosted for PartSource<P> {
 
     /// Keys lie anywhere, and clients' READs name addresses: switches have nothing to lead.
     fn registered(info: &P::Description) -> Registered {
-        Registered { low: 0, root: P::begin(info).raw(), is_led: false }
+        Registered { low: 0, first_key: None, root: P::begin(info).raw(), is_led: false }
     }
 }

@@ -26,11 +26,6 @@ const ROOM: Duration = Duration::from_secs(1);
 /// News on their way to the controller.
 const ON_THE_WAY: usize = 64;
 
-/// Generation of a server's structure: the number of its filling, and the first key of the partition.
-fn generation_of<S: Hosted>(number: u64, structure: &DescriptionOf<S>) -> Generation {
-    Generation { number, low: S::registered(structure).low }
-}
-
 /// State of a memory server that a controller must know, kept up to date.
 pub(super) struct Registrar<S: Hosted> {
     hello: ServerHello,
@@ -70,12 +65,13 @@ impl<S: Hosted> Registrar<S> {
         info: &ServerInfo<DescriptionOf<S>>,
         handle: Handle<S::Tenant>,
     ) -> Self {
-        let Registered { root, is_led, .. } = S::registered(&info.structure);
+        let Registered { low, first_key, root, is_led } = S::registered(&info.structure);
         let hello = ServerHello {
             partition: info.server,
             structure: DescriptionOf::<S>::STRUCTURE.to_owned(),
-            generation: generation_of::<S>(info.generation, &info.structure),
+            generation: Generation { number: info.generation, low },
             root,
+            first_key,
             lost: false,
             connections: Vec::new(),
         };
@@ -157,10 +153,12 @@ impl<S: Hosted> Registrar<S> {
                 ServerNews::Lost
             }
             Event::Reloaded { structure, generation } => {
-                self.hello.generation = generation_of::<S>(generation, &structure);
-                self.hello.root = S::registered(&structure).root;
-                self.hello.lost = false;
-                ServerNews::Refilled(self.hello.generation, self.hello.root)
+                let Registered { low, first_key, root, .. } = S::registered(&structure);
+                let generation = Generation { number: generation, low };
+                let hello = &mut self.hello;
+                (hello.generation, hello.root, hello.lost) = (generation, root, false);
+                hello.first_key.clone_from(&first_key);
+                ServerNews::Refilled { generation, root, first_key }
             }
         })
     }

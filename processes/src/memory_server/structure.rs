@@ -81,10 +81,12 @@ pub struct Opened<T, S> {
 }
 
 /// Data of a server for the controller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Registered {
     /// First key of the partition.
     pub low: u64,
+    /// The same in bytes, if keys are bytes; `low` is its word then.
+    pub first_key: Option<Vec<u8>>,
     /// Address of the root.
     pub root: u64,
     /// Whether switches lead index reads: then connections are registered with them.

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use fatbtree_blink::{Integrity, KeyRange, TreeConfig};
+use fatbtree_blink::{Integrity, KeyRange, Keys, TreeConfig};
 use fatbtree_blink_host::grpc::{Loading, TreeServiceOptions, serve_with};
 use fatbtree_blink_host::{
     Blink, Load, LoadOptions, LoadedTree, TreeHandle, TreeInfo, TreeServer, TreeStorage, build_in, seeded,
@@ -114,7 +114,10 @@ impl Hosted for TreeSource {
     }
 
     fn registered(info: &TreeInfo) -> Registered {
-        Registered { low: info.partition.range.low, root: info.partition.root.raw(), is_led: true }
+        let (low, root) = (info.partition.range.low, info.partition.root.raw());
+        let are_bytes = info.config.keys() == Keys::Bytes;
+        let first_key = are_bytes.then(|| info.config.prefix().least_key(low));
+        Registered { low, first_key, root, is_led: true }
     }
 }
 

@@ -433,6 +433,7 @@ impl World {
                     structure: TREE.to_owned(),
                     generation: source(&self.tops)[partition],
                     root: self.tops[usize::from(*partition)].partition.root.raw(),
+                    first_key: None,
                     lost: false,
                     connections: self.connections[partition].clone(),
                 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{MAX_PAYLOAD, Op, RESPONSE, Status};
+use super::{BYTES, MAX_PAYLOAD, Op, RESPONSE, Status};
 use crate::IndexHeader;
 use crate::error::ParseError;
 
@@ -15,6 +15,8 @@ pub struct QueryHeader {
     pub address: u64,
     /// The operation.
     pub op: Op,
+    /// Whether the key is [bytes](super::bytes), in the payload. Never of [`Op::Open`].
+    pub bytes: bool,
     /// Outcome of the operation; `None` in a request.
     pub status: Option<Status>,
     /// Number of the execution to which a response's parts belong, upper 16 bits of 48.
@@ -91,6 +93,7 @@ impl QueryHeader {
             walk: IndexHeader { key, ..IndexHeader::default() },
             address: 0,
             op,
+            bytes: false,
             status: None,
             execution: 0,
             limit: 0,
@@ -128,7 +131,9 @@ impl QueryHeader {
         let mut bytes = [0; Self::LEN];
         bytes[..16].copy_from_slice(&self.walk.to_bytes());
         bytes[16..24].copy_from_slice(&self.address.to_be_bytes());
-        bytes[24] = self.op as u8 | if self.status.is_some() { RESPONSE } else { 0 };
+        let marks = [(self.status.is_some(), RESPONSE), (self.bytes, BYTES)];
+        let marks = marks.into_iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, mark)| all | mark);
+        bytes[24] = self.op as u8 | marks;
         bytes[25] = self.status.map_or(0, |status| status as u8);
         bytes[26..28].copy_from_slice(&self.execution.to_be_bytes());
         bytes[28..32].copy_from_slice(&self.limit.to_be_bytes());
@@ -156,7 +161,10 @@ impl<'a> Query<'a> {
         let walk = IndexHeader::parse(&fields.take())?;
         let address = u64::from_be_bytes(fields.take());
         let [kind, status] = fields.take();
-        let op = Op::of(kind & !RESPONSE).ok_or(QueryError::Number { field: "operation", found: kind })?;
+        let (op, bytes) = (Op::of(kind & !(RESPONSE | BYTES)), kind & BYTES != 0);
+        // An open is for no key.
+        let op = op.filter(|op| !(bytes && *op == Op::Open));
+        let op = op.ok_or(QueryError::Number { field: "operation", found: kind })?;
         let status = match (kind & RESPONSE != 0, Status::of(status)) {
             (true, Some(status)) => Some(status),
             (false, Some(Status::Done)) => None,
@@ -166,6 +174,7 @@ impl<'a> Query<'a> {
             walk,
             address,
             op,
+            bytes,
             status,
             execution: u16::from_be_bytes(fields.take()),
             limit: u32::from_be_bytes(fields.take()),
@@ -234,6 +243,7 @@ mod tests {
             },
             address: 0x1011_1213_1415_1617,
             op: Op::Scan,
+            bytes: false,
             status: Some(Status::Busy),
             execution: 0x1a1b,
             limit: 0x1c1d_1e1f,
@@ -254,6 +264,10 @@ mod tests {
         assert_eq!(Query::parse(&golden), Ok(found));
         let said = "scan 0x8090a0b0c0d0e0f (client 0x2021222324252627, request 2893890600475373103): busy, bytes 1..3 of 4";
         assert_eq!(found.to_string(), said);
+        golden[24] = 0xc6;
+        let found = Query { header: QueryHeader { bytes: true, ..header }, part: &[72, 73] };
+        assert_eq!(found.header.to_bytes(), golden[..QueryHeader::LEN]);
+        assert_eq!(Query::parse(&golden), Ok(found));
     }
 
     #[test]
@@ -267,6 +281,8 @@ mod tests {
         assert!(but(0, 9).starts_with("index header version: expected 4"));
         assert!(but(24, 0).starts_with("query operation"));
         assert!(but(24, 7).starts_with("query operation"));
+        assert!(but(24, 0x41).starts_with("query operation"), "an open of bytes");
+        assert!(but(24, 0x47).starts_with("query operation"));
         assert!(but(25, 1).starts_with("query status"), "a request has none");
         assert!(but(63, 1).contains("found bytes 1 to 1 of 0"));
         assert!(but(59, 1).contains("found bytes 0 to 0 of 1"), "an empty part of something");
@@ -292,6 +308,7 @@ mod tests {
         for other in [Op::Update, Op::Delete] {
             assert_ne!(QueryHeader { op: other, ..request }.signed(), request.signed());
         }
+        assert_ne!(QueryHeader { bytes: true, ..request }.signed(), request.signed());
         assert_ne!(request.response(Status::Failed).signed(), response.signed());
         assert_ne!(QueryHeader { total: 1, ..request }.signed(), request.signed());
         assert_ne!(QueryHeader { offset: 1, ..request }.signed(), request.signed());

@@ -19,7 +19,7 @@
 //! |---|---|---|
 //! | index header | the key and a path (0 to 63, for the way to a fat root); the rest is 0 at the client, and what switches make of it | as the server got it; of a redirect, the partition that has the key |
 //! | address | 0 at the client, a node for the key from the switches on | the same where the server began there; 0 where it began at its root |
-//! | op | [`Op`] | the same, with [`RESPONSE`] |
+//! | op | [`Op`], with [`BYTES`] where the key is bytes | the same, with [`RESPONSE`] |
 //! | status | 0 | [`Status`] |
 //! | execution | 0 | with the next field a number that the parts of one payload share, and those of no other: a read that was sent twice may have two answers, of one server or of two. It counts up from one drawn at random |
 //! | limit | of a scan: the most records | the rest of that number |
@@ -31,6 +31,9 @@
 //! | tag | keyed tag, see below; 0 without a key | the same |
 //!
 //! The payload of a put or update is the value, of a get's response the value, of a scan's response [records]; all others have none.
+//! Where keys are [bytes], the header has a word of eight of them and the payload the key: before the value, or where there is none.
+//! Releases without such keys take the operation's byte for none and drop the request.
+//!
 //! UDP's checksum covers all of it, and switches keep it right when they change something. One without a checksum passes them as it is. They
 //! may also send a request to another memory server than the client did, the one that has the key; it answers with its own address.
 //!
@@ -58,13 +61,14 @@
 //! Without having opened a client with a key is answered nothing else: a request that an attacker sends again from another address
 //! brings no answer there. The tag of a request leaves out what switches may change: the index header but for the key, and the address.
 
+pub mod bytes;
 mod header;
 mod op;
 mod parts;
 pub mod records;
 
 pub use header::{Query, QueryError, QueryHeader};
-pub use op::{Op, RESPONSE, Status};
+pub use op::{BYTES, Op, RESPONSE, Status};
 pub use parts::{Assembly, PartError, datagram, parts};
 
 /// UDP port of memory servers that answer queries.

@@ -5,6 +5,9 @@ use std::fmt;
 /// Bit of the operation's byte that marks a response.
 pub const RESPONSE: u8 = 0x80;
 
+/// Bit of the operation's byte that marks a request whose key is [bytes](super::bytes), and its response.
+pub const BYTES: u8 = 0x40;
+
 /// Operation of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
@@ -87,11 +90,14 @@ pub enum Status {
     /// The server was started again with an empty tree and has lost the one that it had. Nothing was changed, and asking again does
     /// not help until it is loaded.
     TreeLost = 12,
+    /// Keys of this server's tree begin with other bytes than the client knows: their [word](super::bytes) is another one. Nothing was
+    /// changed. The answer to a read brings these bytes.
+    OtherPrefix = 13,
 }
 
 impl Status {
     /// All outcomes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Done,
         Self::NotFound,
         Self::Redirect,
@@ -105,6 +111,7 @@ impl Status {
         Self::Damaged,
         Self::NoKey,
         Self::TreeLost,
+        Self::OtherPrefix,
     ];
 
     /// Outcome with this number.
@@ -129,6 +136,7 @@ impl fmt::Display for Status {
             Self::Damaged => "damaged",
             Self::NoKey => "no key",
             Self::TreeLost => "tree lost",
+            Self::OtherPrefix => "other prefix",
         })
     }
 }
@@ -141,6 +149,6 @@ mod tests {
     fn numbers_lead_back() {
         assert!(Op::ALL.into_iter().all(|op| Op::of(op as u8) == Some(op)));
         assert!(Status::ALL.into_iter().all(|status| Status::of(status as u8) == Some(status)));
-        assert_eq!((Op::of(0), Op::of(7), Status::of(13)), (None, None, None));
+        assert_eq!((Op::of(0), Op::of(7), Status::of(14)), (None, None, None));
     }
 }

@@ -8,7 +8,7 @@ fn a_header() -> impl Strategy<Value = QueryHeader> {
     let kind = (prop::sample::select(&Op::ALL), prop::option::of(prop::sample::select(&Status::ALL)));
     let numbers =
         (any::<u64>(), any::<u16>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (walk, kind, numbers).prop_map(|(walk, (op, status), numbers)| QueryHeader {
+    (walk, kind, any::<bool>(), numbers).prop_map(|(walk, (op, status), bytes, numbers)| QueryHeader {
         walk: IndexHeader {
             flags: IndexFlags(walk.0),
             epoch: walk.1,
@@ -20,6 +20,7 @@ fn a_header() -> impl Strategy<Value = QueryHeader> {
         },
         address: numbers.0,
         op,
+        bytes: bytes && op != Op::Open,
         status,
         execution: numbers.1,
         limit: numbers.2,

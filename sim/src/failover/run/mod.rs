@@ -214,6 +214,7 @@ impl<'s> Run<'s> {
                 structure: TREE.to_owned(),
                 generation,
                 root,
+                first_key: None,
                 lost: false,
                 connections: Vec::new(),
             };

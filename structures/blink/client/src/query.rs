@@ -1,5 +1,7 @@
 //! A client without RDMA: it asks memory servers, which do the operations ([client-server mode](fatbtree_wire::query)).
 
+mod byte_keys;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -8,9 +10,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, RequesterStats, ToServer};
 use fatbtree_remote_memory::{
-    Change, KeyRange, LatencyBuckets, OperationLatencies, Order, Pairs, Portion, Structure, export_in_order,
+    BytesPairs, BytesRange, Change, KeyRange, LatencyBuckets, OperationLatencies, Order, Pairs, Portion,
+    Structure, export_in_order,
 };
 use fatbtree_verbs::time::{Duration, Instant};
 use fatbtree_wire::query::{Query, Status, records};
@@ -48,6 +52,8 @@ struct State {
     sleeping: BTreeMap<(Instant, u64), Waker>,
     naps: u64,
     latencies: OperationLatencies,
+    /// What keys of bytes begin with, as far as a memory server has said.
+    prefix: KeyPrefix,
 }
 
 struct Lane {
@@ -96,6 +102,7 @@ impl QueryClient {
             sleeping: BTreeMap::new(),
             naps: 0,
             latencies: OperationLatencies::default(),
+            prefix: KeyPrefix::NONE,
         };
         Self { state: Rc::new(RefCell::new(state)) }
     }
@@ -274,6 +281,8 @@ impl Drop for Nap<'_> {
 
 const STRANGE: NoAnswer = NoAnswer::Server("the server has answered something else than was asked");
 const LOST: NoAnswer = NoAnswer::Server("no server has answered in time");
+const NO_SWAP: NoAnswer = NoAnswer::Server("queries have no compare_and_swap");
+const FORWARDS: NoAnswer = NoAnswer::Server("queries have no scan_backward");
 
 /// Reason for which a server does not do what it was asked for, in words for the user.
 fn refused(status: Status) -> NoAnswer {
@@ -297,7 +306,7 @@ fn refused(status: Status) -> NoAnswer {
             "the memory servers send this key from one to another; check that all were started with one cluster file"
         }
         Status::Refused => {
-            "the server has refused it: perhaps its tree has keys of bytes, which clients with RDMA ask for; or it is of another release"
+            "the server has refused it: perhaps its tree has keys of the other kind, numbers or bytes; or it is of another release"
         }
         _ => "the server has refused it",
     })
@@ -341,10 +350,7 @@ impl Structure for QueryClient {
             Change::Insert(value) | Change::Upsert(value) => Ask::put(key, value.to_vec()),
             Change::Update(value) => Ask::update(key, value.to_vec()),
             Change::Delete => Ask::delete(key),
-            Change::CompareAndSwap { .. } => {
-                let result = Err(NoAnswer::Server("queries have no compare_and_swap"));
-                return Cost { result, round_trips: 0 };
-            }
+            Change::CompareAndSwap { .. } => return Cost { result: Err(NO_SWAP), round_trips: 0 },
         };
         let result = match self.ask(ask).await {
             Answer::Written => Ok(true),
@@ -356,7 +362,7 @@ impl Structure for QueryClient {
 
     async fn scan(&self, range: KeyRange, order: Order, most: usize) -> Cost<Pairs> {
         if order == Order::Backward {
-            return Cost { result: Err(NoAnswer::Server("queries have no scan_backward")), round_trips: 0 };
+            return Cost { result: Err(FORWARDS), round_trips: 0 };
         }
         let began = self.now();
         let last = range.high.map_or(u64::MAX, |high| high.saturating_sub(1));
@@ -387,6 +393,18 @@ impl Structure for QueryClient {
         export_in_order(self, from, most)
     }
 
+    async fn get_bytes(&self, key: &[u8]) -> Option<Cost<Option<Vec<u8>>>> {
+        Some(self.get_by_bytes(key).await)
+    }
+
+    async fn change_bytes(&self, key: &[u8], change: Change<'_>) -> Option<Cost<bool>> {
+        Some(self.change_by_bytes(key, change).await)
+    }
+
+    async fn scan_bytes(&self, range: BytesRange, order: Order, most: usize) -> Option<Cost<BytesPairs>> {
+        Some(self.scan_by_bytes(range, order, most).await)
+    }
+
     fn is_unknown(error: &NoAnswer) -> bool {
         *error == NoAnswer::Unknown
     }
@@ -411,7 +429,11 @@ fn no_answer(answer: &Answer) -> NoAnswer {
         Answer::Lost => LOST,
         Answer::Unknown => NoAnswer::Unknown,
         Answer::Refused(status) => refused(*status),
-        Answer::Value(_) | Answer::Written | Answer::Records { .. } | Answer::NotFound => STRANGE,
+        Answer::Value(_)
+        | Answer::Written
+        | Answer::Records { .. }
+        | Answer::NotFound
+        | Answer::OtherPrefix(_) => STRANGE,
     }
 }
 

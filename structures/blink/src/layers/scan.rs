@@ -24,6 +24,8 @@ use crate::scan::{Entries, Entry, Leaves, ScanOptions, ScanTrips, entries_of, va
 pub struct BytesScan<'p, V> {
     pool: &'p Pool<V>,
     range: BytesRange,
+    /// Words of the first layer that are looked at.
+    within: KeyRange,
     options: ScanOptions,
     /// The layers in which it is, the first one first. Empty: it has not begun, or has ended.
     levels: Vec<Level<'p, V>>,
@@ -52,8 +54,18 @@ impl<V> std::fmt::Debug for BytesScan<'_, V> {
 impl<V: Verbs> Pool<V> {
     /// Scans keys of bytes, with their values, in their order.
     pub fn scan_bytes(&self, range: BytesRange, options: ScanOptions) -> BytesScan<'_, V> {
+        self.scan_bytes_within(range, KeyRange::ALL, options)
+    }
+
+    /// The same for those keys alone whose [words](super::first_word) in the first layer are in a range, such as a partition's.
+    pub fn scan_bytes_within(
+        &self,
+        range: BytesRange,
+        within: KeyRange,
+        options: ScanOptions,
+    ) -> BytesScan<'_, V> {
         let trips = ScanTrips::default();
-        BytesScan { pool: self, range, options, levels: Vec::new(), begun: false, taken: 0, trips }
+        BytesScan { pool: self, range, within, options, levels: Vec::new(), begun: false, taken: 0, trips }
     }
 }
 
@@ -141,7 +153,14 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
 
     /// A layer that is read leaf by leaf. `None`: no keys of the range can be there.
     fn level(&self, path: Vec<u8>, layer: Option<Rc<Layer>>) -> Option<Level<'p, V>> {
-        let range = self.words(&path, Beginning::of(&self.pool.config().tree, layer.as_deref()))?;
+        let mut range = self.words(&path, Beginning::of(&self.pool.config().tree, layer.as_deref()))?;
+        if layer.is_none() {
+            let highs = [range.high, self.within.high].into_iter().flatten();
+            range = KeyRange { low: range.low.max(self.within.low), high: highs.min() };
+            if range.is_empty() {
+                return None;
+            }
+        }
         let start = if layer.is_some() { Start::Root } else { self.options.start };
         let wanted = self.options.wanted.saturating_sub(self.taken).max(1);
         let options = ScanOptions { start, wanted, ..self.options };

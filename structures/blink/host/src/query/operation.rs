@@ -6,9 +6,10 @@ use fatbtree_blink::{
     BreakReason, Change, CommonError, ConnectionId, KeyRange, OperationError, Partition, Pool, ScanOptions,
     Start,
 };
-use fatbtree_query::{Outcome, Request};
+use fatbtree_query::{BytesKey, Outcome, Request};
+use fatbtree_remote_memory::BytesRange;
 use fatbtree_verbs::{Failure, Verbs};
-use fatbtree_wire::query::{Op, records};
+use fatbtree_wire::query::{Op, bytes, records};
 
 /// Bounds of the answer to one scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,9 @@ pub(super) async fn carry_out<V: Verbs>(
     bounds: ScanBounds,
 ) -> Outcome {
     let Request { op, key, value, .. } = &request;
+    if let Some(bytes) = &request.bytes {
+        return carry_out_bytes(&pool, &request, bytes, start, own, bounds).await;
+    }
     match op {
         Op::Get => match pool.lookup(*key, start).await.result {
             Ok(Some(value)) => Outcome::Value(value.to_vec()),
@@ -50,6 +54,33 @@ pub(super) async fn carry_out<V: Verbs>(
     }
 }
 
+/// The same for a key of bytes, whose word in the first layer is the request's key.
+async fn carry_out_bytes<V: Verbs>(
+    pool: &Pool<V>,
+    request: &Request,
+    bytes: &BytesKey,
+    start: Start,
+    own: Partition,
+    bounds: ScanBounds,
+) -> Outcome {
+    let key = &bytes.key[..];
+    let change = match request.op {
+        Op::Get => {
+            return match pool.lookup_bytes(key, start).await.result {
+                Ok(Some(value)) => Outcome::Value(value.to_vec()),
+                Ok(None) => Outcome::NotFound,
+                Err(error) => failed(&error, &own),
+            };
+        }
+        Op::Scan => return scan_bytes(pool, request, bytes, &own, bounds).await,
+        Op::Put => Change::Upsert(&request.value),
+        Op::Update => Change::Update(&request.value),
+        Op::Delete => Change::Delete,
+        Op::Open => return Outcome::Failed,
+    };
+    written(pool.mutate_bytes(key, change, start).await.result, &own)
+}
+
 fn written(result: Result<bool, OperationError>, own: &Partition) -> Outcome {
     match result {
         Ok(true) => Outcome::Done,
@@ -62,7 +93,7 @@ fn failed(error: &OperationError, own: &Partition) -> Outcome {
     match error {
         OperationError::Unknown { .. } => Outcome::Unknown,
         OperationError::ValueSize { .. } => Outcome::TooLarge,
-        OperationError::Keys { .. } => Outcome::Refused,
+        OperationError::Keys { .. } | OperationError::KeyBytes { .. } => Outcome::Refused,
         // Read again and again for as long as an operation has patience: no writer takes that long. Or a pointer leads out of this
         // server's memory, each time that it is followed.
         error @ (OperationError::GaveUp { .. }
@@ -122,4 +153,48 @@ async fn scan<V: Verbs>(pool: &Pool<V>, request: &Request, own: &Partition, boun
     }
     let next = last.and_then(|last: u64| last.checked_add(1)).filter(|&next| !wanted.is_below(next));
     Outcome::Records { payload, next }
+}
+
+/// The records of a range of keys of bytes that are this partition's, as many as one answer takes, behind the key to go on from.
+async fn scan_bytes<V: Verbs>(
+    pool: &Pool<V>,
+    request: &Request,
+    BytesKey { key: low, high }: &BytesKey,
+    own: &Partition,
+    bounds: ScanBounds,
+) -> Outcome {
+    let answer = |next: Option<&[u8]>, found: &[u8]| {
+        let mut payload = Vec::with_capacity(found.len() + low.len() + 8);
+        bytes::push_option(&mut payload, next);
+        payload.extend_from_slice(found);
+        Outcome::Records { payload, next: None }
+    };
+    let range = BytesRange { low: low.clone(), high: high.clone() };
+    if request.limit == 0 || high.as_ref().is_some_and(|high| high <= low) {
+        return answer(None, &[]);
+    }
+    // The next partition has what is after this one's end.
+    let border = own.range.high.map(|high| pool.config().tree.prefix().least_key(high));
+    let behind = border.filter(|border| high.as_ref().is_none_or(|high| border < high));
+    let most = request.limit.min(bounds.records);
+    let options = ScanOptions { wanted: most as usize, ..ScanOptions::default() };
+    let mut scan = pool.scan_bytes_within(range, own.range, options);
+    let (mut found, mut count) = (Vec::new(), 0);
+    let mut last = None;
+    while count < most && found.len() < bounds.bytes {
+        match scan.next().await {
+            // An answer is not much longer than its bound, whatever values are.
+            Some(Ok((key, value))) if count > 0 && found.len() + value.len() > bounds.bytes => {
+                return answer(Some(&key), &found);
+            }
+            Some(Ok((key, value))) => {
+                bytes::push_record(&mut found, &key, &value);
+                (count, last) = (count + 1, Some(key));
+            }
+            Some(Err(error)) => return failed(&error, own),
+            None => return answer(behind.as_deref(), &found),
+        }
+    }
+    let next = last.map(|last| [&last[..], &[0]].concat());
+    answer(next.as_deref().filter(|next| high.as_ref().is_none_or(|high| *next < &high[..])), &found)
 }

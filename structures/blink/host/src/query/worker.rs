@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_blink::{
-    ConnectionId, GlobalAddress, IndexCache, KeyRange, Partition, Pool, PoolConfig, PoolError, PoolStats,
-    Start, SuperRoot, SuperRootError,
+    ConnectionId, GlobalAddress, IndexCache, KeyRange, Keys, Partition, Pool, PoolConfig, PoolError,
+    PoolStats, Start, SuperRoot, SuperRootError,
 };
 use fatbtree_query::{Outcome, Responder, ResponderOptions, ResponderStats, Ticket, ToClient};
 use fatbtree_remote_memory::session_keeper::{
@@ -211,14 +211,25 @@ impl QueryWorker {
     pub fn handle(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let Some(request) = self.responder.handle(now, from, datagram) else { return };
         let (ticket, key, range) = (request.ticket, request.key, self.info.partition.range);
-        if (key < range.low || range.is_below(key)) && !self.is_linked() {
+        let (prefix, are_bytes) = (self.info.config.prefix(), self.info.config.keys() == Keys::Bytes);
+        let is_other_kind = request.bytes.is_some() != are_bytes;
+        // What switches know of a key must be what is known of it here.
+        let is_other_word =
+            are_bytes && request.bytes.as_ref().is_some_and(|bytes| prefix.word(&bytes.key) != key);
+        let is_elsewhere = key < range.low || range.is_below(key);
+        if (is_elsewhere || is_other_kind || is_other_word) && !self.is_linked() {
             // The session has ended, perhaps because the server has another tree, with other keys: no client
-            // is redirected before that is known.
+            // is redirected or refused before that is known.
             self.keeper.doubt(self.connection.server);
             self.responder.finish(ticket, Outcome::Failed);
             return;
         }
-        if key < range.low || range.is_below(key) {
+        if is_other_word {
+            let prefix = prefix.spelled().to_vec();
+            self.responder.finish(ticket, Outcome::OtherPrefix(prefix));
+            return;
+        }
+        if is_elsewhere {
             self.stats.redirected += 1;
             self.responder.finish(ticket, Outcome::Redirect(self.partition_of(key)));
             return;

@@ -37,12 +37,13 @@ pub(crate) fn options() -> ServerOptions {
 
 impl Lab {
     pub(crate) fn new(keys: &[u64]) -> Self {
+        Self::of(config(Integrity::Checksums), RANGE, keys)
+    }
+
+    /// A server with a tree of this layout, which is for a range of keys.
+    pub(crate) fn of(config: TreeConfig, range: KeyRange, keys: &[u64]) -> Self {
         let network = PlainNetwork::new();
-        let load = LoadOptions {
-            spare_bytes: 4 << 20,
-            range: RANGE,
-            ..LoadOptions::new(config(Integrity::Checksums), 1)
-        };
+        let load = LoadOptions { spare_bytes: 4 << 20, range, ..LoadOptions::new(config, 1) };
         let tree = bulk_load(&load, keys, &mut seeded(SEED, 20)).unwrap();
         let server = MemoryServer::new(network.device(), tree, &options(), 1).unwrap();
         Self { network, server, now: Instant::ZERO }
@@ -60,8 +61,9 @@ impl Lab {
     }
 
     fn begin(&self, number: u32, cache: Option<Arc<IndexCache>>) -> QueryWorker {
+        let KeyRange { low, high } = self.server.info().partition.range;
         let options = WorkerOptions {
-            servers: vec![(0, 0), (RANGE.low, 1), (1 << 40, 2)],
+            servers: vec![(0, 0), (low, 1), (high.unwrap(), 2)],
             responder: ResponderOptions::default(),
             scans: Default::default(),
             cache,

@@ -3,6 +3,7 @@
 
 mod borders;
 mod burst;
+mod byte_keys;
 mod damage;
 mod lab;
 mod lost;
