@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fatbtree_blink::Keys;
+use fatbtree_topology::{Cluster, KeyKind};
 use fatbtree_workload::byte_keys::{ByteKeys, KeyShape};
 
 /// Kind of the keys of trees.
@@ -18,6 +19,14 @@ impl From<KeyType> for Keys {
             KeyType::Numbers => Self::Numbers,
             KeyType::Bytes => Self::Bytes,
         }
+    }
+}
+
+/// Kind of the keys with which the memory servers of a cluster begin.
+pub(crate) fn keys_of(cluster: &Cluster) -> Keys {
+    match cluster.keys() {
+        KeyKind::Numbers => Keys::Numbers,
+        KeyKind::Bytes => Keys::Bytes,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fatbtree_blink::{Integrity, TreeConfig};
+use fatbtree_blink::{Integrity, Keys, TreeConfig};
 use fatbtree_memserver::{ServerInfo, Tenant};
 use fatbtree_processes::{
     Hosted, MemoryServerOptions, MemoryServerProcess, PartSource, QueryOptions, TreeSource, roster_of,
@@ -15,6 +15,7 @@ use fatbtree_topology::{Cluster, MemoryServer, Named, Structure};
 use fatbtree_verbs::journal::Pace;
 use fatbtree_workload::ycsb::{InsertOrder, KeyMap};
 
+use crate::key_shape::keys_of;
 use crate::layout::LayoutArguments;
 use crate::nic::Nic;
 use crate::structure::{StructureArgument, numbers, refuse_without_tree};
@@ -272,6 +273,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let servers = cluster.servers().len() as u64;
     let (count, MadeValues { value_bytes, seed }) = (begin.keys.unwrap_or(0), begin.values);
+    let keys = keys_of(&cluster);
+    if keys == Keys::Bytes && begin.has_keys() {
+        bail!(
+            "--keys makes numbers, and the cluster file says keys = \"bytes\": begin empty, and use `fatbtree load`"
+        );
+    }
     room::check(count, servers, value_bytes.into())?;
     let range = described.low..=described.high;
     let tree = TreeSource {
@@ -284,7 +291,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             begin.layout.values(),
             Integrity::for_device(!checksums),
         )?
-        .with_leaves(begin.layout.leaves.kind())?,
+        .with_leaves(begin.layout.leaves.kind())?
+        .with_keys(keys)?,
         spare_bytes,
         region_bytes: begin.region_bytes.unwrap_or(region_bytes),
         queries: serve.queries(&cluster, file, described)?,
@@ -302,7 +310,17 @@ fn serve_part<K: SpreadKind>(
     described: &MemoryServer,
     spare_bytes: u64,
 ) -> Result<()> {
-    let shape = K::shape(numbers(cluster)?);
+    let numbers = numbers(cluster)?;
+    let shape = match keys_of(cluster) {
+        Keys::Numbers => Some(K::shape(numbers)),
+        Keys::Bytes => K::with_byte_keys(numbers).map(|keys| keys.shape),
+    };
+    let Some(shape) = shape else {
+        bail!(
+            "the cluster file says keys = \"bytes\", and the keys of a {} are numbers: leave it out",
+            K::NAME
+        );
+    };
     let servers = count::of(cluster.servers().len() as u64, "memory server");
     let content = |_: &_| format!("its part of a {} over {servers}", K::NAME);
     serve_structure(arguments, cluster, described, PartSource::<K::Part> { shape, spare_bytes }, content)

@@ -18,6 +18,17 @@ pub use wires::{MAX_SEATS, NoWire, Seat, Wire};
 use crate::network::{HostId, Network, SwitchId};
 use crate::routing::Ends;
 
+/// Kind of the keys with which memory servers begin. A load may change it.
+#[derive(serde::Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyKind {
+    /// Numbers of 64 bits.
+    #[default]
+    Numbers,
+    /// Strings of bytes. Borders between partitions are by their first eight bytes.
+    Bytes,
+}
+
 /// Structure that the memory servers of a cluster hold.
 #[derive(serde::Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[serde(rename_all = "lowercase")]
@@ -54,9 +65,9 @@ pub struct MemoryServer {
     pub name: String,
     /// Partition id, which is also the server number in the high 16 bits of its addresses.
     pub partition: u16,
-    /// First key.
+    /// First key; where keys are bytes, its first eight bytes, in big endian, with zeros behind.
     pub low: u64,
-    /// Last key (inclusive).
+    /// Last key (inclusive), in the same way.
     pub high: u64,
     /// Its gRPC endpoint, `name-or-address:port`.
     pub grpc: String,
@@ -97,6 +108,7 @@ const fn pipe_of(device_port: u16) -> u16 {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
     structure: Structure,
+    keys: KeyKind,
     tree: Network,
     servers: Vec<MemoryServer>,
     clients: Vec<Client>,
@@ -149,6 +161,11 @@ impl Cluster {
     /// Structure that the memory servers hold: `structure = "hash"`, `"dolphin"` or `"dtx"` before the first section, or trees.
     pub fn structure(&self) -> Structure {
         self.structure
+    }
+
+    /// Kind of the keys with which memory servers begin, if they begin empty: `keys = "bytes"` before the first section, or numbers.
+    pub fn keys(&self) -> KeyKind {
+        self.keys
     }
 
     /// The paper's four memory servers in one pod and two clients, as in `examples/cluster-k4.toml`.

@@ -53,8 +53,8 @@ mod tests;
 
 pub use address::{MacAddress, Prefix};
 pub use cluster::{
-    Client, Cluster, ClusterError, ClusterProblem, IN_FLIGHT_PORT, MAX_SEATS, MemoryServer, Named, NoWire,
-    P4RuntimeEndpoint, Seat, Structure, Wire,
+    Client, Cluster, ClusterError, ClusterProblem, IN_FLIGHT_PORT, KeyKind, MAX_SEATS, MemoryServer, Named,
+    NoWire, P4RuntimeEndpoint, Seat, Structure, Wire,
 };
 pub use error::TopologyError;
 pub use fat_tree::MAX_K;

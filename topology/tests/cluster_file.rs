@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fatbtree_topology::{
-    Cluster, ClusterProblem as Problem, Cores, Kind, MacAddress, Named, NoWire, Peer, Role, Wire,
+    Cluster, ClusterProblem as Problem, Cores, KeyKind, Kind, MacAddress, Named, NoWire, Peer, Role, Wire,
 };
 
 const GOOD: &str = r#"[network]
@@ -291,6 +291,42 @@ fn partitions_that_do_not_tile() {
     refused(&parts("low = 0", "low = 1.5"), "line 12, column 7, memory_server[1].low", "a 64-bit key");
     refused(&parts("partition = 65536", ""), "line 7, column 13, memory_server[0].partition", "out of range");
     refused("[network]\nk = 4\n", "line 3, column 1, memory_server", "at least one");
+}
+
+#[test]
+fn borders_between_keys_of_bytes_are_text() {
+    let text = |keys: &str, first: &str, second: &str| {
+        let of = |low: &str| format!("grpc = \"localhost:1\"\n{low}");
+        let text = good_but("grpc = \"localhost:1\"", &of(first));
+        format!("keys = {keys}\n{}", text.replace("localhost:2\"", &format!("localhost:2\"\n{second}")))
+    };
+    let cluster =
+        |first: &str, second: &str| Cluster::from_toml(&text("'bytes'", first, second)).expect("good");
+    let lows = |cluster: &Cluster| cluster.servers().iter().map(|server| server.low).collect::<Vec<_>>();
+    for (second, word) in [
+        ("low = 'm'", 0x6d << 56),
+        ("low = '4711'", 0x3437_3131 << 32),
+        ("low = '0xc3a9ff'", 0xc3a9ff << 40),
+        ("low = 'user:471'", 0x7573_6572_3a34_3731),
+    ] {
+        for first in ["low = ''", "low = 0"] {
+            let cluster = cluster(first, second);
+            assert_eq!((cluster.keys(), lows(&cluster)), (KeyKind::Bytes, vec![0, word]), "{second}");
+        }
+    }
+    assert_eq!(lows(&cluster("", "")), [0, 1 << 63], "divided evenly");
+    assert_eq!(Cluster::from_toml(&text("'numbers'", "", "")).expect("good").keys(), KeyKind::Numbers);
+    for bad in ["1", "-1", "'user:4711'", "\"a\\u0000\"", "'0x6'", "'0x+6'", "'0xmm'", "'0x00'"] {
+        let text = text("'bytes'", "low = ''", &format!("low = {bad}"));
+        refused(&text, "line 13, column 7, memory_server[1].low", "expected the first bytes of a key");
+    }
+    let high = text("'bytes'", "low = ''\nhigh = 'l'", "low = 'm'");
+    refused(&high, "line 9, column 8, memory_server[0].high", "ends before the first key of the next");
+    for structure in ["dolphin", "dtx"] {
+        let text = format!("structure = '{structure}'\n{}", text("'bytes'", "", ""));
+        refused(&text, "line 2, column 8, keys", &format!("structure = \"{structure}\" has numbers"));
+    }
+    refused(&text("'names'", "", ""), "line 1, column 8, keys", "names");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use fatbtree_trust::{OPERATOR, Trust};
 use serde::Serialize;
 
 use crate::count;
-use crate::key_shape::{KeyShapeArgument, KeyType};
+use crate::key_shape::{KeyShapeArgument, KeyType, keys_of};
 use crate::layout::LayoutArguments;
 use crate::memserver::MadeValues;
 use crate::nic::Nic;
@@ -82,14 +82,8 @@ pub(crate) struct Arguments {
     replace: bool,
     /// Kind of the keys of trees, or of a hash table: numbers, or bytes (names, URLs), as they stand in the trace or file, a key a line or
     /// key,value in a .csv.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "numbers|bytes",
-        default_value = "numbers",
-        conflicts_with = "empty"
-    )]
-    key_type: KeyType,
+    #[arg(long, value_enum, value_name = "numbers|bytes", conflicts_with = "empty")]
+    key_type: Option<KeyType>,
     #[command(flatten)]
     key_shape: KeyShapeArgument,
     #[command(flatten)]
@@ -112,12 +106,17 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Kind of the keys: as the command line says, or else the cluster file.
+    fn keys(&self, cluster: &Cluster) -> Keys {
+        self.key_type.map_or(keys_of(cluster), Keys::from)
+    }
+
     /// Reads keys and values for trees.
-    fn content(&self) -> Result<Content> {
-        if self.key_type == KeyType::Numbers {
-            return self.input().map(Content::Numbers);
-        }
-        byte_input::read(self).map(|pairs| Content::Bytes(Arc::new(pairs)))
+    fn content(&self, cluster: &Cluster) -> Result<Content> {
+        Ok(match self.keys(cluster) {
+            Keys::Numbers => Content::Numbers(self.input()?),
+            Keys::Bytes => Content::Bytes(Arc::new(byte_input::read(self)?)),
+        })
     }
 
     /// Reads keys and values.
@@ -170,12 +169,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let file = Output::optional("--json", arguments.json.as_ref().filter(|_| !to_stdout))?;
     let structure = arguments.structure.of(&cluster);
     arguments.layout.check_structure(structure)?;
-    if arguments.key_shape.is_given() && arguments.key_type != KeyType::Bytes {
+    let keys = arguments.keys(&cluster);
+    if arguments.key_shape.is_given() && keys == Keys::Numbers {
         bail!("--key-shape is for keys of bytes: give --key-type bytes, too");
     }
-    let filled = with_spread!(structure, K => match arguments.key_type {
-        KeyType::Numbers => spread::load::<K>(arguments, &cluster)?,
-        KeyType::Bytes => spread::load_bytes::<K>(arguments, &cluster)?,
+    let filled = with_spread!(structure, K => match keys {
+        Keys::Numbers => spread::load::<K>(arguments, &cluster)?,
+        Keys::Bytes => spread::load_bytes::<K>(arguments, &cluster)?,
     });
     if let Some(result) = filled {
         let json = serde_json::to_string_pretty(&result)?;
@@ -209,7 +209,7 @@ fn load_trees(arguments: &Arguments, cluster: &Cluster) -> Result<LoadResult> {
     match &arguments.empty {
         Some(name) => runtime.block_on(empty(cluster, &trust, name, arguments)),
         None => {
-            let data = arguments.content()?;
+            let data = arguments.content(cluster)?;
             check_enough(data.keys(), cluster.servers().len() as u64)?;
             runtime.block_on(load(cluster, &trust, data, arguments))
         }

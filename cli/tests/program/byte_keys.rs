@@ -94,6 +94,15 @@ fn keys_of_bytes_are_asked_for_by_queries() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
     let cluster = file.to_str().expect("a plain path");
+    // They begin empty, with keys of bytes, and a border that is text.
+    let text = fs::read_to_string(&file).expect("a cluster file");
+    let text = text.replace("low = 0\n", "low = \"\"\n").replace("\"0x4000_0000_0000_0000\"", "\"m\"");
+    fs::write(&file, format!("keys = \"bytes\"\n{text}")).expect("it is written");
+    refused(
+        &["memserver", "left", "--cluster", cluster, "--keys", "9"],
+        "says keys = \"bytes\": begin empty",
+    );
+    refused(&["memserver", "left", "--cluster", cluster, "--structure", "dtx"], "are numbers: leave it out");
     let up = Role::start(&["up", cluster, "--serve", "queries"]);
     up.until("ready");
     let said = |words: &[&str]| {
@@ -103,6 +112,20 @@ fn keys_of_bytes_are_asked_for_by_queries() {
     let is = |words: &[&str], code: i32, text: &str| {
         assert_eq!(said(words), (Some(code), text.to_owned()), "{words:?}")
     };
+    let border = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&said(&["control", "status", "--json"]).1).expect("JSON");
+        let of = |at: usize| status["servers"][at]["first_key"].clone();
+        (of(0), of(1))
+    };
+    is(&["put", "lynx", "cat", "--query"], 0, "");
+    is(&["put", "mole", "talpid"], 0, "");
+    is(&["scan", "--bytes", "--query"], 0, "lynx cat\nmole talpid\n");
+    assert_eq!(border(), ("\"\"".into(), "m".into()));
+    // Its keys are of the kind that the cluster file says. Nearly all begin alike, so that their words are others than before.
+    assert_eq!(said(&["load", "--keys", "300", "--replace"]).0, Some(0));
+    is(&["get", "user:7", "--query"], 0, &said(&["get", "user:7"]).1);
+    assert!(border().1.as_str().is_some_and(|border| border.starts_with("user:")), "{:?}", border());
     let words = ["load", "--key-type", "bytes", "--keys", "300", "--key-shape", "email", "--replace"];
     assert_eq!(said(&words).0, Some(0));
     let long = "long".repeat(1000);
@@ -124,8 +147,9 @@ fn keys_of_bytes_are_asked_for_by_queries() {
     is(&["delete", &long, "--query"], 0, "");
     is(&["delete", &long, "--query"], 1, "");
     // A tree of numbers refuses keys of bytes.
-    assert_eq!(said(&["load", "--keys", "300", "--replace"]).0, Some(0));
+    assert_eq!(said(&["load", "--keys", "300", "--replace", "--key-type", "numbers"]).0, Some(0));
     is(&["get", "user:1", "--query"], 3, "");
+    assert_eq!(border(), (serde_json::Value::Null, serde_json::Value::Null));
     assert!(up.stop("INT").success());
 }
 

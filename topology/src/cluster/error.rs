@@ -229,6 +229,25 @@ pub enum ClusterProblem {
         /// The value in the file.
         found: String,
     },
+    /// Value that is no border of keys of bytes.
+    #[error(
+        "expected the first bytes of a key, a string of up to 8 bytes without zeros such as \"m\", or \"0x\" and hexadecimal digits, found {found}"
+    )]
+    BadBorder {
+        /// The value in the file.
+        found: String,
+    },
+    /// The last key of a partition, where keys are bytes.
+    #[error("leave it out: where keys are bytes, a partition ends before the first key of the next")]
+    HighOfBytes,
+    /// Keys of bytes for a structure that has numbers alone.
+    #[error(
+        "keys = \"bytes\" is for trees and hash tables; structure = {structure:?} has numbers: leave out keys"
+    )]
+    NumbersAlone {
+        /// The structure's word.
+        structure: &'static str,
+    },
     /// A partition that ends before it begins.
     #[error(
         "partition {partition} ends at key {high:#x}, before its low key {low:#x}; high is the last key, inclusive"

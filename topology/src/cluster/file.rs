@@ -4,13 +4,15 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 
-use super::Structure;
+use super::{KeyKind, Structure};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     #[serde(default)]
     pub(super) structure: Structure,
+    #[serde(default = "numbers")]
+    pub(super) keys: Spanned<KeyKind>,
     pub(super) network: Spanned<Network>,
     pub(super) p4runtime: Option<Spanned<P4Runtime>>,
     pub(super) controller: Option<Controller>,
@@ -25,6 +27,10 @@ pub(super) struct File {
     pub(super) client: Vec<Client>,
     #[serde(default)]
     pub(super) host: Vec<Host>,
+}
+
+fn numbers() -> Spanned<KeyKind> {
+    Spanned::new(0..0, KeyKind::Numbers)
 }
 
 #[derive(Deserialize)]
@@ -139,8 +145,9 @@ pub(super) struct Host {
     pub(super) wire: Option<Spanned<String>>,
 }
 
-/// A 64-bit key: TOML integers end at 2^63 - 1, so strings are welcome too. `Err` holds what was found instead.
-pub(super) struct Key(pub(super) Result<u64, String>);
+/// A 64-bit key: TOML integers end at 2^63 - 1, so strings are welcome too. `Err` holds what was found instead. Behind it the string, if it
+/// is one: where keys are bytes, it is a key of them.
+pub(super) struct Key(pub(super) Result<u64, String>, pub(super) Option<String>);
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -151,10 +158,10 @@ impl<'de> Deserialize<'de> for Key {
                 f.write_str("a 64-bit key: an integer from 0, or a string such as \"0x8000_0000_0000_0000\"")
             }
             fn visit_i64<E>(self, n: i64) -> Result<Key, E> {
-                Ok(Key(u64::try_from(n).map_err(|_| n.to_string())))
+                Ok(Key(u64::try_from(n).map_err(|_| n.to_string()), None))
             }
             fn visit_u64<E>(self, n: u64) -> Result<Key, E> {
-                Ok(Key(Ok(n)))
+                Ok(Key(Ok(n), None))
             }
             fn visit_str<E>(self, text: &str) -> Result<Key, E> {
                 let digits = text.replace('_', "");
@@ -162,7 +169,8 @@ impl<'de> Deserialize<'de> for Key {
                     Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16),
                     _ => digits.parse(),
                 };
-                Ok(Key(number.map_err(|_| format!("{text:?}"))))
+                let number = number.map_err(|_| format!("{text:?}"));
+                Ok(Key(number, Some(text.to_owned())))
             }
         }
         deserializer.deserialize_any(KeyVisitor)

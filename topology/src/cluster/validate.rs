@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::error::{ClusterError, ClusterProblem as Problem, place};
 use super::file::{self, File, Key};
 use super::trust::{Trusts, is_loopback};
-use super::{Client, Cluster, MemoryServer, P4RuntimeEndpoint};
+use super::{Client, Cluster, KeyKind, MemoryServer, P4RuntimeEndpoint, Structure};
 use crate::address::MacAddress;
 use crate::network::{HostId, Network, SwitchId};
 
@@ -37,7 +37,12 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
             Problem::Syntax(error.message().to_owned()),
         )
     })?;
-    let check = Check { text, trusts: file.trust.is_some() };
+    let keys = *file.keys.get_ref();
+    let check = Check { text, trusts: file.trust.is_some(), keys };
+    let structure = file.structure;
+    if keys == KeyKind::Bytes && !matches!(structure, Structure::Tree | Structure::Hash) {
+        return check.refuse(file.keys.span(), "keys", Problem::NumbersAlone { structure: structure.word() });
+    }
     let mut tree = check.network(&file.network)?;
     let in_flight_port = check.in_flight_port(file.network.get_ref())?;
     let device_ports = check.device_ports(&mut tree, &file.switch)?;
@@ -53,7 +58,8 @@ pub(super) fn cluster(text: &str) -> Checked<Cluster> {
     let wires = check.wires(&mut tree, &file, &clients)?;
     let Trusts { certificates, query_open } = check.trust(file.trust.as_ref(), &servers, &clients)?;
     Ok(Cluster {
-        structure: file.structure,
+        structure,
+        keys,
         tree,
         servers,
         clients,
@@ -95,6 +101,8 @@ pub(super) struct Check<'a> {
     text: &'a str,
     /// Whether the file says which peers it trusts.
     trusts: bool,
+    /// Kind of the keys of borders.
+    keys: KeyKind,
 }
 
 impl Check<'_> {
@@ -462,6 +470,9 @@ impl Check<'_> {
                 // Even division: floor(n · 2^64 / count).
                 None => u64::try_from(((n as u128) << 64) / servers.len() as u128).expect("n < count"),
             };
+            if let Some(high) = server.high.as_ref().filter(|_| self.keys == KeyKind::Bytes) {
+                return self.refuse(high.span(), field("high"), Problem::HighOfBytes);
+            }
             let high = server.high.as_ref().map(|high| self.key(high, &field("high"))).transpose()?;
             if let (Some(high), Some(at)) = (high.filter(|high| *high < low), &server.high) {
                 return self.refuse(
@@ -526,10 +537,19 @@ impl Check<'_> {
     }
 
     fn key(&self, key: &Spanned<Key>, field: &str) -> Checked<u64> {
-        match &key.get_ref().0 {
-            Ok(key) => Ok(*key),
-            Err(found) => self.refuse(key.span(), field, Problem::BadKey { found: found.clone() }),
-        }
+        let Key(number, text) = key.get_ref();
+        let found = match (self.keys, text, number) {
+            (KeyKind::Bytes, None, Ok(0)) => return Ok(0),
+            (KeyKind::Numbers, _, Ok(key)) => return Ok(*key),
+            (KeyKind::Numbers, _, Err(found)) => Problem::BadKey { found: found.clone() },
+            (KeyKind::Bytes, Some(text), _) => match border(text) {
+                Some(word) => return Ok(word),
+                None => Problem::BadBorder { found: format!("{text:?}") },
+            },
+            (KeyKind::Bytes, None, Ok(number)) => Problem::BadBorder { found: number.to_string() },
+            (KeyKind::Bytes, None, Err(found)) => Problem::BadBorder { found: found.clone() },
+        };
+        self.refuse(key.span(), field, found)
     }
 
     fn clients(&self, tree: &Network, clients: &[file::Client], roles: &mut Roles) -> Checked<Vec<Client>> {
@@ -542,4 +562,22 @@ impl Check<'_> {
         }
         Ok(result)
     }
+}
+
+/// The word of a border between keys of bytes: they are text, or `0x` and hexadecimal digits.
+fn border(text: &str) -> Option<u64> {
+    let bytes = match text.strip_prefix("0x") {
+        Some(digits)
+            if digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) =>
+        {
+            let pairs =
+                (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok());
+            pairs.collect::<Option<Vec<u8>>>()?
+        }
+        Some(_) => return None,
+        None => text.as_bytes().to_vec(),
+    };
+    let mut word = [0; 8];
+    word.get_mut(..bytes.len())?.copy_from_slice(&bytes);
+    (!bytes.contains(&0)).then_some(u64::from_be_bytes(word))
 }
