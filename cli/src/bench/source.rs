@@ -40,13 +40,11 @@ impl Asked {
     /// When there is no such workload or no such file, or options are given that do not go with it.
     pub(super) fn read(arguments: &Arguments) -> Result<Self> {
         let Arguments { workload, customers, keys, trace, .. } = arguments;
-        for (option, path) in [("--keys", keys), ("--trace", trace)] {
-            if let Some(path) = path {
-                File::open(path).with_context(|| format!("{option} {}", path.display()))?;
-            }
-        }
         Ok(match (trace, Mix::of(workload)) {
-            (Some(path), _) => Self::Trace(path.clone()),
+            (Some(path), _) => {
+                is_readable("--trace", path)?;
+                Self::Trace(path.clone())
+            }
             (None, Some(mix)) => {
                 refuse_with_transactions(arguments)?;
                 mix.check(*customers).map_err(|why| anyhow!("--customers {customers}: {why}"))?;
@@ -56,10 +54,15 @@ impl Asked {
                 if *customers != CUSTOMERS {
                     bail!("--customers is for --workload smallbank or tatp, whose records they are");
                 }
+                keys.as_ref().map_or(Ok(()), |path| is_readable("--keys", path))?;
                 Self::Workload(crate::workload::properties(workload)?)
             }
         })
     }
+}
+
+fn is_readable(option: &str, path: &Path) -> Result<()> {
+    File::open(path).map(drop).with_context(|| format!("{option} {}", path.display()))
 }
 
 /// Refuses options of keys and values: transactions bring their records.
