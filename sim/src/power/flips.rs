@@ -15,7 +15,7 @@ use rand::RngExt as _;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::kinds::{Dolphin, Hash, Structure, Tree, change, get};
+use super::kinds::{Dolphin, Hash, HashOfBytes, Structure, Tree, TreeOfBytes, change, get};
 use super::run::{self, Left, client, value};
 use super::{Kind, Scenario};
 use crate::world::{Random, random};
@@ -58,6 +58,8 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
         Kind::Tree => run_of::<Tree>(&scenario),
         Kind::Hash => run_of::<Hash>(&scenario),
         Kind::Dolphin => run_of::<Dolphin>(&scenario),
+        Kind::TreeOfBytes => run_of::<TreeOfBytes>(&scenario),
+        Kind::HashOfBytes => run_of::<HashOfBytes>(&scenario),
     }
 }
 
@@ -167,8 +169,10 @@ fn start<S: Structure>(folder: &Path, seed: u64, left: &Left) -> Result<Found, S
             for &key in &keys {
                 let began = clock.now();
                 let answer = match asked {
-                    Asked::Written => change(&client, key, Change::Upsert(&value(key))).await.map(|()| None),
-                    _ => get(&client, key).await,
+                    Asked::Written => {
+                        change::<S>(&client, key, Change::Upsert(&value(key))).await.map(|()| None)
+                    }
+                    _ => get::<S>(&client, key).await,
                 };
                 answers.push((key, asked, answer, clock.now().saturating_since(began)));
             }

@@ -32,6 +32,9 @@ pub(super) trait Structure: Sized + 'static {
     type Tenant: Tenant;
     type Client: StructureClient<Verbs = SimDevice, Info = <Self::Tenant as Tenant>::Description> + Driven;
 
+    /// Kind of its keys.
+    const KEYS: Keys;
+
     /// Makes the part of one of `servers` servers in a new folder, and keeps it.
     fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<Self::Tenant>;
 
@@ -42,19 +45,35 @@ pub(super) trait Structure: Sized + 'static {
     fn end(path: &Path, server: u16, is_stop: bool) -> Result<(), FolderError>;
 }
 
+const HAS_BYTES: &str = "its keys are bytes";
+
+/// A key of bytes for a number. Half of those of a group begin alike for longer than two words, so that they lie in a layer of a layer.
+fn name(key: u64) -> Vec<u8> {
+    let bytes = key.to_be_bytes();
+    let alike: &[u8] = if key.is_multiple_of(2) { b"alike for more than two words" } else { b"" };
+    [&bytes[..1], alike, &bytes[1..]].concat()
+}
+
 /// The value of a key.
-pub(super) async fn get(client: &impl StructureClient, key: u64) -> Result<Option<Vec<u8>>, String> {
-    let found = client.get(key).await.result;
-    Ok(found.map_err(text)?.map(|value| value.as_ref().to_vec()))
+pub(super) async fn get<S: Structure>(client: &S::Client, key: u64) -> Result<Option<Vec<u8>>, String> {
+    let found = match S::KEYS {
+        Keys::Numbers => client.get(key).await,
+        Keys::Bytes => client.get_bytes(&name(key)).await.expect(HAS_BYTES),
+    };
+    Ok(found.result.map_err(text)?.map(|value| value.as_ref().to_vec()))
 }
 
 /// Changes a key.
-pub(super) async fn change(
-    client: &impl StructureClient,
+pub(super) async fn change<S: Structure>(
+    client: &S::Client,
     key: u64,
     change: Change<'_>,
 ) -> Result<(), String> {
-    client.change(key, change).await.result.map(drop).map_err(text)
+    let changed = match S::KEYS {
+        Keys::Numbers => client.change(key, change).await,
+        Keys::Bytes => client.change_bytes(&name(key), change).await.expect(HAS_BYTES),
+    };
+    changed.result.map(drop).map_err(text)
 }
 
 fn owner(server: u16) -> FolderOwner {
@@ -75,24 +94,29 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// A structure that lies over all servers.
-pub(super) struct Whole<K>(PhantomData<K>);
+pub(super) struct Whole<K, const OF_BYTES: bool>(PhantomData<K>);
 
-pub(super) type Hash = Whole<Table<SimDevice>>;
-pub(super) type Dolphin = Whole<Index<SimDevice>>;
+pub(super) type Hash = Whole<Table<SimDevice>, false>;
+pub(super) type HashOfBytes = Whole<Table<SimDevice>, true>;
+pub(super) type Dolphin = Whole<Index<SimDevice>, false>;
+
+const fn keys_of(are_bytes: bool) -> Keys {
+    if are_bytes { Keys::Bytes } else { Keys::Numbers }
+}
 
 /// A client's view with the part that its servers have.
 pub(super) trait Parts: Spread {
     type Part: Part;
 
-    fn shape(servers: u32) -> <Self::Part as Part>::Shape;
+    fn shape(servers: u32, keys: Keys) -> <Self::Part as Part>::Shape;
 }
 
 impl Parts for Table<SimDevice> {
     type Part = HashTable;
 
-    fn shape(servers: u32) -> fatbtree_race::Shape {
+    fn shape(servers: u32, keys: Keys) -> fatbtree_race::Shape {
         // Small, so that it splits.
-        let (max_value, keys) = (LONGEST as u32, Keys::Numbers);
+        let max_value = LONGEST as u32;
         fatbtree_race::Shape { servers, groups: 2, directory_bits: 6, max_value, keys }
     }
 }
@@ -100,17 +124,19 @@ impl Parts for Table<SimDevice> {
 impl Parts for Index<SimDevice> {
     type Part = HybridIndex;
 
-    fn shape(servers: u32) -> fatbtree_dolphin::Shape {
+    fn shape(servers: u32, _: Keys) -> fatbtree_dolphin::Shape {
         fatbtree_dolphin::Shape { servers, max_value: LONGEST as u32 }
     }
 }
 
-impl<K> Structure for Whole<K>
+impl<K, const OF_BYTES: bool> Structure for Whole<K, OF_BYTES>
 where
     K: Parts + Spread<Verbs = SimDevice, Info = <<K as Parts>::Part as Tenant>::Description>,
 {
     type Tenant = K::Part;
     type Client = SpreadClient<K>;
+
+    const KEYS: Keys = keys_of(OF_BYTES);
 
     fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<K::Part> {
         let folder = Folder::open_with(path, owner(server), CHUNK, keeping).expect("it is new");
@@ -118,7 +144,7 @@ where
         let options = PartOptions {
             spare_bytes: SPARE,
             chunk_bytes: CHUNK,
-            ..PartOptions::new(server, K::shape((1 << servers) - 1))
+            ..PartOptions::new(server, K::shape((1 << servers) - 1, Self::KEYS))
         };
         let made = make_in::<K::Part>(&mut storage, &options).expect("there is room");
         storage.keep(kept(&made)).expect("there is room");
@@ -135,16 +161,23 @@ where
 }
 
 /// A tree with a partition for each server.
-pub(super) struct Tree;
+pub(super) struct TreeOf<const OF_BYTES: bool>;
 
-fn tree_config() -> TreeConfig {
+pub(super) type Tree = TreeOf<false>;
+pub(super) type TreeOfBytes = TreeOf<true>;
+
+fn tree_config(keys: Keys) -> TreeConfig {
     // Small nodes, so that they split and merge.
-    TreeConfig::with_integrity(4, 256, ValueLayout::SHORT, Integrity::Checksums).expect("it can be")
+    let leaf = if keys == Keys::Bytes { 512 } else { 256 };
+    let config = TreeConfig::with_integrity(4, leaf, ValueLayout::SHORT, Integrity::Checksums);
+    config.and_then(|config| config.with_keys(keys)).expect("it can be")
 }
 
-impl Structure for Tree {
+impl<const OF_BYTES: bool> Structure for TreeOf<OF_BYTES> {
     type Tenant = Blink;
     type Client = Client<SimDevice>;
+
+    const KEYS: Keys = keys_of(OF_BYTES);
 
     fn make(path: &Path, server: u16, servers: u16, keeping: Keeping) -> Loaded<Blink> {
         let folder = Folder::open_with(path, owner(server), CHUNK, keeping).expect("it is new");
@@ -155,7 +188,7 @@ impl Structure for Tree {
                 high: (server + 1 < servers).then(|| u64::from(server + 1) * GROUP),
             },
             spare_bytes: SPARE,
-            ..LoadOptions::new(tree_config(), server)
+            ..LoadOptions::new(tree_config(Self::KEYS), server)
         };
         let tree = build_in(&mut storage, &options, u64::MAX, Load::Numbers(&[], &mut seeded(1, 8)))
             .expect("there is room");

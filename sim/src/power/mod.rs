@@ -71,13 +71,23 @@ pub enum Kind {
     Hash,
     /// A Dolphin index.
     Dolphin,
+    /// A B-link tree of keys of bytes, some of them in layers.
+    TreeOfBytes,
+    /// A hash table of keys of bytes.
+    HashOfBytes,
 }
 
 impl Scenario {
     /// The run of a seed.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        let kind = [Kind::Tree, Kind::Hash, Kind::Dolphin][(seed % 3) as usize];
+        let kind = match (seed % 3, seed / 9 % 2) {
+            (0, 0) => Kind::Tree,
+            (0, _) => Kind::TreeOfBytes,
+            (1, 0) => Kind::Hash,
+            (1, _) => Kind::HashOfBytes,
+            _ => Kind::Dolphin,
+        };
         Self { seed, kind, servers: 1 + (seed / 3 % 3) as u16, cuts: 24 }
     }
 
@@ -90,6 +100,8 @@ impl Scenario {
             Kind::Tree => run::run::<kinds::Tree>(self),
             Kind::Hash => run::run::<kinds::Hash>(self),
             Kind::Dolphin => run::run::<kinds::Dolphin>(self),
+            Kind::TreeOfBytes => run::run::<kinds::TreeOfBytes>(self),
+            Kind::HashOfBytes => run::run::<kinds::HashOfBytes>(self),
         }
     }
 }

@@ -382,12 +382,12 @@ fn begin_client<S: Structure>(
 ) -> Task<Result<(), String>> {
     let (machine, client) = client(world, servers, seed ^ number, asked);
     let (draw, first) = (random(seed, 130 + number), seed / 9 % GROUPS);
-    machine.spawn(change_keys(client, (number, first), draw, Rc::clone(history)))
+    machine.spawn(change_keys::<S>(client, (number, first), draw, Rc::clone(history)))
 }
 
 /// A client: changes its keys.
-async fn change_keys(
-    client: impl StructureClient,
+async fn change_keys<S: Structure>(
+    client: S::Client,
     (number, first): (u64, u64),
     mut draw: Random,
     history: Rc<RefCell<History>>,
@@ -413,8 +413,8 @@ async fn change_keys(
             (change, values.len() - 1)
         };
         match deletes {
-            true => kinds::change(&client, key, Change::Delete).await?,
-            false => kinds::change(&client, key, Change::Upsert(&value(change))).await?,
+            true => kinds::change::<S>(&client, key, Change::Delete).await?,
+            false => kinds::change::<S>(&client, key, Change::Upsert(&value(change))).await?,
         }
         history.borrow_mut().acknowledged.insert(key, index);
     }
@@ -508,14 +508,14 @@ fn start_again<S: Structure>(
         client.verify().await.map_err(text)?;
         let mut found = BTreeMap::new();
         for &key in &asked {
-            found.insert(key, get(&client, key).await.map_err(|error| format!("key {key}: {error}"))?);
+            found.insert(key, get::<S>(&client, key).await.map_err(|error| format!("key {key}: {error}"))?);
         }
         for &key in &asked {
-            let written = kinds::change(&client, key, Change::Upsert(&value(key))).await;
+            let written = kinds::change::<S>(&client, key, Change::Upsert(&value(key))).await;
             written.map_err(|error| format!("writing {key}: {error}"))?;
         }
         for &key in &asked {
-            let is = get(&client, key).await.map_err(|error| format!("key {key}: {error}"))?;
+            let is = get::<S>(&client, key).await.map_err(|error| format!("key {key}: {error}"))?;
             if is != Some(value(key)) {
                 return Err(format!("key {key} was written, and has another value"));
             }
