@@ -107,7 +107,7 @@ fn keys_of_bytes_are_asked_for_by_queries() {
     up.until("ready");
     let said = |words: &[&str]| {
         let output = run(&[words, &["--cluster", cluster]].concat());
-        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let is = |words: &[&str], code: i32, text: &str| {
         assert_eq!(said(words), (Some(code), text.to_owned()), "{words:?}")

@@ -35,7 +35,7 @@ pub(crate) mod proto {
 }
 
 /// Something that a memory server has to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerNews {
     /// A connection was accepted.
     Opened(Registration),

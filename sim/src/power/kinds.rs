@@ -14,7 +14,7 @@ use fatbtree_memserver::{
 };
 use fatbtree_race::Table;
 use fatbtree_race::host::HashTable;
-use fatbtree_remote_memory::{Change, Keys, Spread, SpreadClient, StructureClient};
+use fatbtree_remote_memory::{Change, Keys, Spread, SpreadClient, Structure as _, StructureClient};
 
 use crate::world::{Driven, SimDevice};
 
