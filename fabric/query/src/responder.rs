@@ -521,6 +521,14 @@ impl Responder {
         self.send(from, response, &payload);
     }
 
+    /// Ends all requests that are being executed, because what executes them has gone: writes may have been carried out.
+    pub fn abandon(&mut self) {
+        let of = |(ticket, running): (&u64, &Running)| (*ticket, running.header.op.is_write());
+        for (ticket, is_write) in self.running.iter().map(of).collect::<Vec<_>>() {
+            self.finish(Ticket(ticket), if is_write { Outcome::Unknown } else { Outcome::Failed });
+        }
+    }
+
     /// Forgets clients whose lease has ended.
     pub fn handle_timeout(&mut self, now: Instant) {
         let lease = self.options.lease;

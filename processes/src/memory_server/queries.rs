@@ -359,9 +359,9 @@ fn work(
         lanes.each(|_, from, datagram| worker.handle(now, from, datagram));
         while let Ok((call, answer)) = answers.try_recv() {
             if let Err(error) = worker.handle_answer(now, call, answer) {
-                // Another tree, with other keys: what clients have asked for is forgotten with the old one.
+                // A tree of another layout, with other keys.
                 tracing::info!(%error, "a query worker begins anew");
-                worker = begin.worker(worker.info())?;
+                worker.begin_anew(&begin.host, rand::random())?;
             }
         }
         // Whatever there is to do, the socket is looked at again before it overflows.

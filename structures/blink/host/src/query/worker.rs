@@ -353,7 +353,7 @@ impl QueryWorker {
     /// The memory server has answered a call that is under way.
     ///
     /// # Errors
-    /// When a new session is with a tree that this worker cannot serve. Then another worker of [`info`](Self::info) takes its place.
+    /// When a new session is with a tree of another layout. Then it [begins anew](Self::begin_anew).
     pub fn handle_answer(
         &mut self,
         now: Instant,
@@ -397,6 +397,20 @@ impl QueryWorker {
             }
             notice => tracing::debug!(?notice, "a query worker's session"),
         }
+    }
+
+    /// Begins anew with the tree that its server has now, whatever its layout. Clients stay known. What they have asked for of the former tree
+    /// has ended. The seed must be one that clients cannot guess.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn begin_anew(&mut self, host: &LocalHost, seed: u64) -> Result<(), WorkerError> {
+        let mut anew = Self::new(host, &self.info, self.options.clone(), seed)?;
+        self.responder.abandon();
+        std::mem::swap(&mut anew.responder, &mut self.responder);
+        anew.stats = self.stats;
+        *self = anew;
+        Ok(())
     }
 
     /// Takes the calls under way for unanswered: their carrier is gone.

@@ -201,3 +201,31 @@ fn queries_go_on_after_a_load_with_keys_of_the_other_kind() {
     }
     assert_eq!(worker.replaced, 3);
 }
+
+/// A client that has written to a server writes to its next tree, of another layout, without doubt about the outcome.
+#[test]
+fn a_client_stays_known_when_its_worker_begins_anew() {
+    let mut lab = lab();
+    let (mut worker, mut client) = (lab.worker(1), client());
+    let (key, config, range) = (b"boat", lab.server.info().config, lab.server.info().partition.range);
+    for (round, prefix) in [&b""[..], b"bo", b"boat"].into_iter().enumerate() {
+        let prefix = KeyPrefix::new(prefix).unwrap();
+        if round > 0 {
+            let generation = lab.server.info().generation + 1;
+            let range = KeyRange { low: 1, ..range };
+            let options = LoadOptions::new(config.with_prefix(prefix), 1);
+            let load = LoadOptions { spare_bytes: 4 << 20, range, generation, ..options };
+            let (now, tree) = (lab.now, bulk_load(&load, &[], &mut seeded(SEED, 20)).unwrap());
+            lab.server.install(now, tree).unwrap();
+        }
+        let mut asked = |question| ask(&mut lab, &mut worker, &mut client, 1, question, |_| {});
+        if round > 0 {
+            let stale = first_word(key) + 1;
+            assert_eq!(asked(Ask::of_bytes(Op::Put, stale, key, b"x")), Answer::OtherPrefix(None), "{round}");
+        }
+        let word = prefix.word(key);
+        assert_eq!(asked(Ask::of_bytes(Op::Put, word, key, b"x")), Answer::Written, "{round}");
+        assert_eq!(asked(Ask::of_bytes(Op::Get, word, key, &[])), Answer::Value(b"x".to_vec()), "{round}");
+    }
+    assert_eq!(worker.replaced, 2);
+}

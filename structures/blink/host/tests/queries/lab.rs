@@ -79,7 +79,7 @@ pub(crate) struct Worker {
     pub(crate) number: u32,
     /// Sessions so far, and the owners of their locks.
     pub(crate) opened: Vec<(SessionId, Option<Owner>)>,
-    /// Times that a tree came which the worker could not serve, and another one took its place.
+    /// Times that a tree of another layout came, with which the worker began anew.
     pub(crate) replaced: u32,
 }
 
@@ -94,8 +94,9 @@ impl Worker {
                 self.opened.push((opened.session, opened.owner));
             }
             if self.worker.handle_answer(lab.now, id, answer).is_err() {
-                self.worker = lab.begin(self.number, None);
                 self.replaced += 1;
+                let seed = u64::from(self.number + 1000 * self.replaced);
+                self.worker.begin_anew(lab.server.local().unwrap(), seed).unwrap();
             }
         }
     }
