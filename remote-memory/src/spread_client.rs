@@ -205,6 +205,10 @@ impl<S: Spread> StructureClient for SpreadClient<S> {
 
     const REMEMBERS: &'static [Remembered] = &[S::REMEMBERS];
 
+    fn has_byte_keys(info: &S::Info) -> bool {
+        S::has_byte_keys(info)
+    }
+
     fn open(
         verbs: S::Verbs,
         infos: &Infos<S::Info>,

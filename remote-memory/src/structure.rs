@@ -347,6 +347,11 @@ pub trait Spread: Structure + Sized + 'static {
     /// Servers of the structure, a bit for each number.
     fn servers(info: &Self::Info) -> u32;
 
+    /// Whether its keys are bytes. By default they are numbers.
+    fn has_byte_keys(_info: &Self::Info) -> bool {
+        false
+    }
+
     /// Server on which the structure begins.
     fn home(info: &Self::Info) -> u16;
 

@@ -233,3 +233,56 @@ fn a_shell_has_keys_of_bytes_of_its_own_and_of_a_cluster() {
     assert!(rest.starts_with("302\n") && rest.lines().count() > 1, "{rest}");
     assert!(up.stop("INT").success());
 }
+
+/// The same of a hash table, which has no ranges. Its servers begin with keys of bytes, as the cluster file says.
+#[test]
+fn keys_of_bytes_of_a_hash_table_are_measured_and_typed_at() {
+    use crate::shell::answers;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let cluster = file.to_str().expect("a plain path");
+    let text = fs::read_to_string(&file).expect("a cluster file");
+    let text = text.replace("low = 0\n", "low = \"\"\n").replace("\"0x4000_0000_0000_0000\"", "\"m\"");
+    fs::write(&file, format!("structure = \"hash\"\nkeys = \"bytes\"\n{text}")).expect("it is written");
+    let up = Role::start(&["up", cluster]);
+    up.until("ready");
+    let lines =
+        "put user:1 Ada\ninsert user:1 another\ninsert user:12 Grace\nget user:12\ndelete user:1\nverify\n";
+    let said = answers(&["--cluster", cluster], lines);
+    assert!(said.starts_with("ok\nthere already\ninserted\nGrace\ndeleted\n"), "{said}");
+    let load = |further: &[&str]| {
+        let output = run(&[&["load", "--cluster", cluster, "--replace"], further].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let measured = |further: &[&str]| {
+        let result = bench(cluster, further);
+        assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{further:?}: {result}");
+    };
+    load(&["--keys", "500", "--key-shape", "url"]);
+    for workload in ["c", "a", "d", "f"] {
+        measured(&["--workload", workload, "--operations", "300", "--key-shape", "url"]);
+    }
+    let words = ["bench", "--cluster", cluster, "--operations", "9", "--key-shape", "url"];
+    refused(&[&words[..], &["--workload", "e"]].concat(), "has no order of keys");
+    refused(&[&words[..6], &["email"]].concat(), "give --key-shape and --seed of the load");
+    let path = folder.path().join("made.trace");
+    let trace = path.to_str().expect("a plain path");
+    let words = [
+        "trace",
+        "make",
+        "--operations",
+        "1000",
+        "--keys",
+        "100",
+        "--gets",
+        "0.5",
+        "--deletes",
+        "0.2",
+        "--out",
+        trace,
+    ];
+    assert!(run(&words).status.success());
+    load(&["--trace", trace]);
+    measured(&["--trace", trace, "--operations", "1000"]);
+    assert!(up.stop("INT").success());
+}

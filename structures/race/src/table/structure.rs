@@ -124,6 +124,10 @@ impl<V: Verbs + 'static> Spread for Table<V> {
         info.shape.servers
     }
 
+    fn has_byte_keys(info: &TableInfo) -> bool {
+        info.shape.keys == Keys::Bytes
+    }
+
     fn home(info: &TableInfo) -> u16 {
         info.directory.server()
     }
