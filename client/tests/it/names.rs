@@ -170,10 +170,29 @@ async fn a_hash_table_has_names_in_no_order() {
 }
 
 #[tokio::test]
-async fn queries_have_no_names() {
-    let cluster = Running::start();
+async fn queries_have_names_but_not_all_operations() {
+    let cluster = names();
     let db = cluster.options().protocol(Protocol::Query).connect().await.unwrap().bytes();
-    assert!(matches!(db.put("user:4711", "x").await, Err(Error::Unsupported { operation: "bytes", .. })));
+    assert_eq!(db.get("user:4711").await.unwrap(), None);
+    db.put("user:4711", "Ada").await.unwrap();
+    db.put("user:12", "Grace").await.unwrap();
+    assert!(db.update("user:4711", "Edsger").await.unwrap());
+    assert!(!db.update("user:4712", "Edsger").await.unwrap());
+    let found =
+        [("user:12", "Grace"), ("user:4711", "Edsger")].map(|(key, value)| (key.into(), value.into()));
+    assert_eq!(all(db.scan_prefix("user:")).await, found);
+    assert_eq!(all(db.pairs()).await, found);
+    for refused in [db.insert("a", "x").await, db.compare_and_swap("a", "x", "y").await] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }) && !error.may_have_happened(), "{error}");
+    }
+    let error = db.scan_backward("a"..).next().await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(db.delete("user:12").await.unwrap() && !db.delete("user:12").await.unwrap());
+    let error = db.put("x".repeat(4097), "").await.unwrap_err();
+    assert!(causes(&error).contains("at most 4,096 bytes"), "{}", causes(&error));
+    let error = db.client().put(7, b"x").await.unwrap_err();
+    assert!(causes(&error).contains("keys of the other kind, numbers or bytes"), "{}", causes(&error));
 }
 
 /// Orders of users by time, with users whose numbers have other lengths and signs.
