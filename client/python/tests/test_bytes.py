@@ -252,9 +252,20 @@ class Errors(BytesTest):
                     if isinstance(error, Exception):
                         raise error
                 self.assertIs(raised.exception.may_have_happened, False)
+
+    def test_queries_have_keys_of_bytes_too(self):
         with fatbtree.connect(self.file, protocol="query").bytes() as db:
-            with self.assertRaises(fatbtree.UnsupportedError):
-                db.get("a")
+            self.assertIsNone(db.get("queried:2"))
+            db.put("queried:2", b"Ada")
+            db.put(b"queried:1", b"Grace")
+            self.assertTrue(db.update("queried:2", b"Edsger"))
+            pairs = [(b"queried:1", b"Grace"), (b"queried:2", b"Edsger")]
+            self.assertEqual(list(db.scan_prefix("queried:")), pairs)
+            for call in (lambda: db.insert("queried:3", b""), lambda: db.compare_and_swap("queried:1", b"", b"x")):
+                with self.assertRaises(fatbtree.UnsupportedError):
+                    call()
+            self.assertEqual([db.delete(key) for key, _ in pairs], [True, True])
+            self.assertFalse(db.delete("queried:1"))
 
 
 class Numbers(ClusterTest):
