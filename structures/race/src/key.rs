@@ -174,7 +174,7 @@ mod tests {
     fn twins_have_one_word() {
         let key = b"a key of more than sixteen bytes";
         let twin = twin_of(key, *b"another ").expect("it is long enough");
-        assert!(twin.starts_with(b"another ") && twin.ends_with(b"han sixteen bytes"));
+        assert!(twin.starts_with(b"another ") && twin.ends_with(b"an sixteen bytes"));
         assert!(twin[..] != key[..] && word_of(&twin) == word_of(key));
         assert_eq!(twin_of(&key[..15], [0; 8]), None);
     }
