@@ -42,13 +42,13 @@ pub static ALL: [Simulation; 17] = [
     Simulation {
         name: "trees",
         about: "readers of trees that clients write: torn memory, litter beside the trees, machines that die and freeze, stale caches",
-        ci: 2_000..8_000,
+        ci: 2_000..5_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::reading(seed).run()),
     },
     Simulation {
         name: "writes",
         about: "many writers of one tree; clients and memory servers die and start anew, trees are loaded meanwhile",
-        ci: 2_000..8_000,
+        ci: 2_000..5_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| writers::Scenario::from_seed(seed).run()),
     },
     Simulation {
@@ -78,7 +78,7 @@ pub static ALL: [Simulation; 17] = [
     Simulation {
         name: "hash",
         about: "clients of a hash table that splits and grows; they and the servers die, links lose, memory tears, blocks are used again",
-        ci: 2_000..8_000,
+        ci: 2_000..5_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| hash::Scenario::from_seed(seed).run()),
     },
     Simulation {
@@ -96,7 +96,7 @@ pub static ALL: [Simulation; 17] = [
     Simulation {
         name: "dolphin",
         about: "clients of a hybrid index: splits, bursts, merges, values out of line; clients and servers die, memory tears",
-        ci: 20_000..26_000,
+        ci: 20_000..23_000,
         run: |campaign, seeds| totals(campaign, seeds, |seed| dolphin::Scenario::from_seed(seed).run()),
     },
     Simulation {
@@ -114,7 +114,7 @@ pub static ALL: [Simulation; 17] = [
     Simulation {
         name: "transactions",
         about: "transactions on tables with replicas; clients and servers die, servers lose their memory and are filled anew",
-        ci: 1_000..7_000,
+        ci: 1_000..4_000,
         run: |campaign, seeds| totals(campaign, seeds, transactions::run),
     },
     Simulation {
