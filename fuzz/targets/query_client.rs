@@ -124,6 +124,9 @@ impl Lab {
                 }
                 Answer::Written => assert!(status == Status::Done && asked.0.is_write()),
                 Answer::NotFound => assert_eq!(status, Status::NotFound),
+                Answer::OtherPrefix(prefix) => {
+                    assert_eq!((status, prefix.is_none()), (Status::OtherPrefix, asked.0.is_write()));
+                }
                 Answer::Refused(_) => {}
                 Answer::Lost => assert!(!asked.0.is_write()),
                 Answer::Unknown => assert!(asked.0.is_write()),

@@ -57,7 +57,7 @@ impl<V: Verbs> Pool<V> {
         self.scan_bytes_within(range, KeyRange::ALL, options)
     }
 
-    /// The same for those keys alone whose [words](super::first_word) in the first layer are in a range, such as a partition's.
+    /// The same for those keys alone whose [words](super::KeyPrefix::word) in the first layer are in a range, such as a partition's.
     pub fn scan_bytes_within(
         &self,
         range: BytesRange,
