@@ -1,6 +1,6 @@
 //! Runs one after the other, and side by side: none of them knows what another has written.
 
-use crate::common::processes::{Role, bench, cluster_file};
+use crate::common::processes::{Role, bench, cluster_file, made_trace};
 use crate::common::run;
 
 #[test]
@@ -105,23 +105,8 @@ fn a_trace_is_loaded_and_done_and_a_second_run_needs_a_load() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = cluster_file(folder.path());
     let cluster = file.to_str().expect("a plain path");
-    let path = folder.path().join("made.trace");
+    let path = made_trace(folder.path(), "6000", "300");
     let trace = path.to_str().expect("a plain path");
-    let made = run(&[
-        "trace",
-        "make",
-        "--operations",
-        "6000",
-        "--keys",
-        "300",
-        "--gets",
-        "0.5",
-        "--deletes",
-        "0.2",
-        "--out",
-        trace,
-    ]);
-    assert!(made.status.success());
     let shown = run(&["trace", "show", trace, "--json"]).stdout;
     let shown: serde_json::Value = serde_json::from_slice(&shown).expect("it is JSON");
     assert_eq!((&shown["operations"], &shown["merged"]), (&6000.into(), &0.into()), "{shown}");

@@ -4,7 +4,7 @@ use std::fs;
 
 use fatbtree_workload::byte_keys::{ByteKeys, KeyShape};
 
-use crate::common::processes::{Role, bench, cluster_file_like};
+use crate::common::processes::{Role, bench, cluster_file_like, cluster_file_of_bytes, made_trace};
 use crate::common::{refused, run};
 
 /// Keys that are made are measured by all workloads, then those of a trace, then those of a file.
@@ -57,11 +57,8 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
         &format!("READ of key \"{key}\": WrongAnswer"),
     );
 
-    let path = folder.path().join("made.trace");
+    let path = made_trace(folder.path(), "3000", "200");
     let trace = path.to_str().expect("a plain path");
-    let words =
-        ["trace", "make", "--operations", "3000", "--keys", "200", "--gets", "0.5", "--deletes", "0.2"];
-    assert!(run(&[&words[..], &["--out", trace]].concat()).status.success());
     let words = ["--trace", trace, "--operations", "3000"];
     is_refused(&words, &format!("--trace {trace} --key-type bytes --replace"));
     load(&["--trace", trace]);
@@ -92,12 +89,9 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
 #[test]
 fn keys_of_bytes_are_asked_for_by_queries() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
-    let cluster = file.to_str().expect("a plain path");
     // They begin empty, with keys of bytes, and a border that is text.
-    let text = fs::read_to_string(&file).expect("a cluster file");
-    let text = text.replace("low = 0\n", "low = \"\"\n").replace("\"0x4000_0000_0000_0000\"", "\"m\"");
-    fs::write(&file, format!("keys = \"bytes\"\n{text}")).expect("it is written");
+    let file = cluster_file_of_bytes(folder.path(), "");
+    let cluster = file.to_str().expect("a plain path");
     refused(
         &["memserver", "left", "--cluster", cluster, "--keys", "9"],
         "says keys = \"bytes\": begin empty",
@@ -239,11 +233,8 @@ fn a_shell_has_keys_of_bytes_of_its_own_and_of_a_cluster() {
 fn keys_of_bytes_of_a_hash_table_are_measured_and_typed_at() {
     use crate::shell::answers;
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = cluster_file_like(folder.path(), &["topology", "example", "single"]);
+    let file = cluster_file_of_bytes(folder.path(), "structure = \"hash\"\n");
     let cluster = file.to_str().expect("a plain path");
-    let text = fs::read_to_string(&file).expect("a cluster file");
-    let text = text.replace("low = 0\n", "low = \"\"\n").replace("\"0x4000_0000_0000_0000\"", "\"m\"");
-    fs::write(&file, format!("structure = \"hash\"\nkeys = \"bytes\"\n{text}")).expect("it is written");
     let up = Role::start(&["up", cluster]);
     up.until("ready");
     let lines =
@@ -265,23 +256,8 @@ fn keys_of_bytes_of_a_hash_table_are_measured_and_typed_at() {
     let words = ["bench", "--cluster", cluster, "--operations", "9", "--key-shape", "url"];
     refused(&[&words[..], &["--workload", "e"]].concat(), "has no order of keys");
     refused(&[&words[..6], &["email"]].concat(), "give --key-shape and --seed of the load");
-    let path = folder.path().join("made.trace");
+    let path = made_trace(folder.path(), "1000", "100");
     let trace = path.to_str().expect("a plain path");
-    let words = [
-        "trace",
-        "make",
-        "--operations",
-        "1000",
-        "--keys",
-        "100",
-        "--gets",
-        "0.5",
-        "--deletes",
-        "0.2",
-        "--out",
-        trace,
-    ];
-    assert!(run(&words).status.success());
     load(&["--trace", trace]);
     measured(&["--trace", trace, "--operations", "1000"]);
     assert!(up.stop("INT").success());

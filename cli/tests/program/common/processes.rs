@@ -31,6 +31,24 @@ pub(crate) fn cluster_file_like(folder: &Path, example: &[&str]) -> PathBuf {
     file
 }
 
+/// A cluster file of one switch, whose memory servers begin with keys of bytes; with these lines before all others.
+pub(crate) fn cluster_file_of_bytes(folder: &Path, first: &str) -> PathBuf {
+    let file = cluster_file_like(folder, &["topology", "example", "single"]);
+    let text = std::fs::read_to_string(&file).expect("a cluster file");
+    let text = text.replace("low = 0\n", "low = \"\"\n").replace("\"0x4000_0000_0000_0000\"", "\"m\"");
+    std::fs::write(&file, format!("{first}keys = \"bytes\"\n{text}")).expect("it is written");
+    file
+}
+
+/// A trace of so many operations on so many keys.
+pub(crate) fn made_trace(folder: &Path, operations: &str, keys: &str) -> PathBuf {
+    let file = folder.join("made.trace");
+    let counts = ["trace", "make", "--operations", operations, "--keys", keys];
+    let shares = ["--gets", "0.5", "--deletes", "0.2", "--out", file.to_str().expect("a plain path")];
+    assert!(run(&[&counts[..], &shares].concat()).status.success());
+    file
+}
+
 /// The example's text with other ports.
 pub(crate) fn on_own_ports(mut text: String) -> String {
     let (wires, control, seats) = (ports::take(100), ports::take(40), ports::take(32));
