@@ -107,6 +107,11 @@ pub struct BytesKey {
     pub high: Option<Vec<u8>>,
 }
 
+/// Bytes of a payload that its key takes at most.
+const fn most_key(header: &QueryHeader) -> u32 {
+    if header.bytes { MOST_BYTES } else { 0 }
+}
+
 /// Takes the key from the beginning of a payload: what remains is the value of a put or update.
 fn take_key(op: Op, payload: &mut Vec<u8>) -> Result<BytesKey, BytesError> {
     let mut reader = Reader::new(payload);
@@ -270,8 +275,7 @@ impl Responder {
             );
             return None;
         }
-        let most_key = if header.bytes { MOST_BYTES } else { 0 };
-        if !header.op.brings_value() && header.total > most_key {
+        if !header.op.brings_value() && header.total > most_key(&header) {
             self.tell(from, &header, Status::Refused);
             return None;
         }
@@ -367,8 +371,7 @@ impl Responder {
 
     /// Processes a part of a payload: of a write, or of a read whose key is long.
     fn receive(&mut self, now: Instant, from: SocketAddr, header: &QueryHeader, part: &[u8]) -> Received {
-        let most_key = if header.bytes { MOST_BYTES } else { 0 };
-        if header.total > self.options.longest_value + most_key {
+        if header.total > self.options.longest_value + most_key(header) {
             return Received::Told(Status::TooLarge);
         }
         let (id, total) = (header.request, u64::from(header.total));

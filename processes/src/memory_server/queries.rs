@@ -335,12 +335,6 @@ struct Begin {
     stopper: Stopper,
 }
 
-impl Begin {
-    fn worker(&self, info: &TreeServerInfo) -> Result<QueryWorker, NodeError> {
-        Ok(QueryWorker::new(&self.host, info, self.options.clone(), rand::random())?)
-    }
-}
-
 /// Runs a worker until it is told to stop.
 fn work(
     begin: Begin,
@@ -350,7 +344,7 @@ fn work(
     answers: mpsc::Receiver<(CallId, Result<Granted<TreeInfo>, Denied>)>,
 ) -> Result<(), NodeError> {
     let mut lanes = place.open()?;
-    let mut worker = begin.worker(&begin.info)?;
+    let mut worker = QueryWorker::new(&begin.host, &begin.info, begin.options, rand::random())?;
     let mut watch = Watch::new(waiter);
     let mut telling = Telling::default();
     while !begin.stopper.is_told() {

@@ -538,18 +538,25 @@ impl Check<'_> {
 
     fn key(&self, key: &Spanned<Key>, field: &str) -> Checked<u64> {
         let Key(number, text) = key.get_ref();
-        let found = match (self.keys, text, number) {
-            (KeyKind::Bytes, None, Ok(0)) => return Ok(0),
-            (KeyKind::Numbers, _, Ok(key)) => return Ok(*key),
-            (KeyKind::Numbers, _, Err(found)) => Problem::BadKey { found: found.clone() },
-            (KeyKind::Bytes, Some(text), _) => match border(text) {
-                Some(word) => return Ok(word),
-                None => Problem::BadBorder { found: format!("{text:?}") },
-            },
-            (KeyKind::Bytes, None, Ok(number)) => Problem::BadBorder { found: number.to_string() },
-            (KeyKind::Bytes, None, Err(found)) => Problem::BadBorder { found: found.clone() },
+        let known = match (self.keys, text) {
+            (KeyKind::Numbers, _) => number.as_ref().ok().copied(),
+            (KeyKind::Bytes, Some(text)) => border(text),
+            // The beginning of all keys.
+            (KeyKind::Bytes, None) => number.as_ref().ok().copied().filter(|number| *number == 0),
         };
-        self.refuse(key.span(), field, found)
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = match (text, number) {
+            (Some(text), _) => format!("{text:?}"),
+            (None, Ok(number)) => number.to_string(),
+            (None, Err(found)) => found.clone(),
+        };
+        let problem = match self.keys {
+            KeyKind::Numbers => Problem::BadKey { found },
+            KeyKind::Bytes => Problem::BadBorder { found },
+        };
+        self.refuse(key.span(), field, problem)
     }
 
     fn clients(&self, tree: &Network, clients: &[file::Client], roles: &mut Roles) -> Checked<Vec<Client>> {
@@ -567,15 +574,13 @@ impl Check<'_> {
 /// The word of a border between keys of bytes: they are text, or `0x` and hexadecimal digits.
 fn border(text: &str) -> Option<u64> {
     let bytes = match text.strip_prefix("0x") {
-        Some(digits)
-            if digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) =>
-        {
-            let pairs =
-                (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok());
-            pairs.collect::<Option<Vec<u8>>>()?
-        }
-        Some(_) => return None,
         None => text.as_bytes().to_vec(),
+        Some(digits) => {
+            let (pairs, []) = digits.as_bytes().as_chunks() else { return None };
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);
+            pairs.iter().map(byte).collect::<Option<_>>()?
+        }
     };
     let mut word = [0; 8];
     word.get_mut(..bytes.len())?.copy_from_slice(&bytes);

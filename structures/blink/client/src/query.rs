@@ -17,7 +17,7 @@ use fatbtree_remote_memory::{
     Structure, export_in_order,
 };
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_wire::query::{Query, Status, records};
+use fatbtree_wire::query::{Op, Query, Status, records};
 
 use crate::answer::NoAnswer;
 
@@ -281,7 +281,6 @@ impl Drop for Nap<'_> {
 
 const STRANGE: NoAnswer = NoAnswer::Server("the server has answered something else than was asked");
 const LOST: NoAnswer = NoAnswer::Server("no server has answered in time");
-const NO_SWAP: NoAnswer = NoAnswer::Server("queries have no compare_and_swap");
 const FORWARDS: NoAnswer = NoAnswer::Server("queries have no scan_backward");
 
 /// Reason for which a server does not do what it was asked for, in words for the user.
@@ -336,27 +335,17 @@ impl Structure for QueryClient {
 
     async fn get(&self, key: u64) -> Cost<Option<Vec<u8>>> {
         let began = self.now();
-        let result = match self.ask(Ask::get(key)).await {
-            Answer::Value(value) => Ok(Some(value)),
-            Answer::NotFound => Ok(None),
-            other => Err(no_answer(&other)),
-        };
+        let result = found(self.ask(Ask::get(key)).await);
         self.answered(|latencies| &mut latencies.reads, began, 1, result)
     }
 
     async fn change(&self, key: u64, change: Change<'_>) -> Cost<bool> {
         let began = self.now();
-        let ask = match change {
-            Change::Insert(value) | Change::Upsert(value) => Ask::put(key, value.to_vec()),
-            Change::Update(value) => Ask::update(key, value.to_vec()),
-            Change::Delete => Ask::delete(key),
-            Change::CompareAndSwap { .. } => return Cost { result: Err(NO_SWAP), round_trips: 0 },
+        let (op, value) = match asked(change) {
+            Ok(asked) => asked,
+            Err(error) => return Cost { result: Err(error), round_trips: 0 },
         };
-        let result = match self.ask(ask).await {
-            Answer::Written => Ok(true),
-            Answer::NotFound => Ok(false),
-            other => Err(no_answer(&other)),
-        };
+        let result = written(self.ask(Ask { op, value: value.to_vec(), ..Ask::get(key) }).await);
         self.answered(|latencies| &mut latencies.writes, began, 1, result)
     }
 
@@ -421,6 +410,34 @@ impl QueryClient {
         let latency: Duration = self.now() - began;
         which(&mut self.state.borrow_mut().latencies).record(latency.as_nanos());
         Cost { result, round_trips }
+    }
+}
+
+/// The operation that makes a change, and its value.
+fn asked(change: Change<'_>) -> Result<(Op, &[u8]), NoAnswer> {
+    match change {
+        Change::Insert(value) | Change::Upsert(value) => Ok((Op::Put, value)),
+        Change::Update(value) => Ok((Op::Update, value)),
+        Change::Delete => Ok((Op::Delete, &[])),
+        Change::CompareAndSwap { .. } => Err(NoAnswer::Server("queries have no compare_and_swap")),
+    }
+}
+
+/// What a get has found.
+fn found(answer: Answer) -> Result<Option<Vec<u8>>, NoAnswer> {
+    match answer {
+        Answer::Value(value) => Ok(Some(value)),
+        Answer::NotFound => Ok(None),
+        other => Err(no_answer(&other)),
+    }
+}
+
+/// Whether a change was made.
+fn written(answer: Answer) -> Result<bool, NoAnswer> {
+    match answer {
+        Answer::Written => Ok(true),
+        Answer::NotFound => Ok(false),
+        other => Err(no_answer(&other)),
     }
 }
 

@@ -11,7 +11,7 @@ use fatbtree_verbs::time::Duration;
 use fatbtree_wire::query::Op;
 use fatbtree_wire::query::bytes::{BytesError, LONGEST, Reader};
 
-use super::{Cost, FORWARDS, NO_SWAP, QueryClient, STRANGE, no_answer};
+use super::{Cost, FORWARDS, QueryClient, STRANGE, asked, found, no_answer, written};
 use crate::answer::NoAnswer;
 
 const LONG: NoAnswer = NoAnswer::Server("keys have at most 4,096 bytes, and this one has more");
@@ -28,29 +28,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 impl QueryClient {
     pub(super) async fn get_by_bytes(&self, key: &[u8]) -> Cost<Option<Vec<u8>>> {
         let (began, mut trips) = (self.now(), 0);
-        let result = match self.ask_of(key, Op::Get, &[], &mut trips).await {
-            Ok(Answer::Value(value)) => Ok(Some(value)),
-            Ok(Answer::NotFound) => Ok(None),
-            Ok(other) => Err(no_answer(&other)),
-            Err(error) => Err(error),
-        };
+        let result = self.ask_of(key, Op::Get, &[], &mut trips).await.and_then(found);
         self.answered(|latencies| &mut latencies.reads, began, trips, result)
     }
 
     pub(super) async fn change_by_bytes(&self, key: &[u8], change: Change<'_>) -> Cost<bool> {
-        let (op, value) = match change {
-            Change::Insert(value) | Change::Upsert(value) => (Op::Put, value),
-            Change::Update(value) => (Op::Update, value),
-            Change::Delete => (Op::Delete, &[][..]),
-            Change::CompareAndSwap { .. } => return Cost { result: Err(NO_SWAP), round_trips: 0 },
+        let (op, value) = match asked(change) {
+            Ok(asked) => asked,
+            Err(error) => return Cost { result: Err(error), round_trips: 0 },
         };
         let (began, mut trips) = (self.now(), 0);
-        let result = match self.ask_of(key, op, value, &mut trips).await {
-            Ok(Answer::Written) => Ok(true),
-            Ok(Answer::NotFound) => Ok(false),
-            Ok(other) => Err(no_answer(&other)),
-            Err(error) => Err(error),
-        };
+        let result = self.ask_of(key, op, value, &mut trips).await.and_then(written);
         self.answered(|latencies| &mut latencies.writes, began, trips, result)
     }
 

@@ -35,50 +35,32 @@ pub(super) async fn carry_out<V: Verbs>(
     own: Partition,
     bounds: ScanBounds,
 ) -> Outcome {
-    let Request { op, key, value, .. } = &request;
-    if let Some(bytes) = &request.bytes {
-        return carry_out_bytes(&pool, &request, bytes, start, own, bounds).await;
-    }
-    match op {
-        Op::Get => match pool.lookup(*key, start).await.result {
-            Ok(Some(value)) => Outcome::Value(value.to_vec()),
-            Ok(None) => Outcome::NotFound,
-            Err(error) => failed(&error, &own),
-        },
-        Op::Scan => scan(&pool, &request, &own, bounds).await,
-        Op::Put => written(pool.mutate(*key, Change::Upsert(value), start).await.result, &own),
-        Op::Update => written(pool.mutate(*key, Change::Update(value), start).await.result, &own),
-        Op::Delete => written(pool.mutate(*key, Change::Delete, start).await.result, &own),
-        // The responder has answered it.
-        Op::Open => Outcome::Failed,
-    }
-}
-
-/// The same for a key of bytes, whose word in the first layer is the request's key.
-async fn carry_out_bytes<V: Verbs>(
-    pool: &Pool<V>,
-    request: &Request,
-    bytes: &BytesKey,
-    start: Start,
-    own: Partition,
-    bounds: ScanBounds,
-) -> Outcome {
-    let key = &bytes.key[..];
-    let change = match request.op {
-        Op::Get => {
-            return match pool.lookup_bytes(key, start).await.result {
+    let Request { op, key, bytes, value, .. } = &request;
+    let change = match (op, bytes) {
+        (Op::Get, _) => {
+            let found = match bytes {
+                None => pool.lookup(*key, start).await.result,
+                Some(bytes) => pool.lookup_bytes(&bytes.key, start).await.result,
+            };
+            return match found {
                 Ok(Some(value)) => Outcome::Value(value.to_vec()),
                 Ok(None) => Outcome::NotFound,
                 Err(error) => failed(&error, &own),
             };
         }
-        Op::Scan => return scan_bytes(pool, request, bytes, &own, bounds).await,
-        Op::Put => Change::Upsert(&request.value),
-        Op::Update => Change::Update(&request.value),
-        Op::Delete => Change::Delete,
-        Op::Open => return Outcome::Failed,
+        (Op::Scan, None) => return scan(&pool, &request, &own, bounds).await,
+        (Op::Scan, Some(bytes)) => return scan_bytes(&pool, &request, bytes, &own, bounds).await,
+        (Op::Put, _) => Change::Upsert(value),
+        (Op::Update, _) => Change::Update(value),
+        (Op::Delete, _) => Change::Delete,
+        // The responder has answered it.
+        (Op::Open, _) => return Outcome::Failed,
     };
-    written(pool.mutate_bytes(key, change, start).await.result, &own)
+    let changed = match bytes {
+        None => pool.mutate(*key, change, start).await.result,
+        Some(bytes) => pool.mutate_bytes(&bytes.key, change, start).await.result,
+    };
+    written(changed, &own)
 }
 
 fn written(result: Result<bool, OperationError>, own: &Partition) -> Outcome {
