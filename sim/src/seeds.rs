@@ -18,13 +18,22 @@ use std::any::Any;
 use std::fmt;
 use std::ops::{AddAssign, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The commit that this was built from; "unknown" where there was no repository.
-pub const COMMIT: &str = env!("FATBTREE_COMMIT");
+/// The commit that the sources are at, so that a seed that fails can be replayed; "unknown" where they are no repository, or are gone. Asked for when a seed fails:
+/// what notes it at each build makes each commit a build of all simulations.
+static COMMIT: LazyLock<String> = LazyLock::new(|| {
+    let git = Command::new("git")
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short=12", "HEAD"])
+        .output();
+    let commit = git.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    let commit = commit.and_then(|commit| String::from_utf8(commit).ok()).unwrap_or_default();
+    if commit.trim().is_empty() { "unknown".to_owned() } else { commit.trim().to_owned() }
+});
 
 /// Seeds that follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +152,7 @@ pub struct SeedFailure {
 impl fmt::Display for SeedFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, why, command } = self;
-        write!(f, "seed {seed}, commit {COMMIT} (or changed since): {why}\n  replay: {command}")
+        write!(f, "seed {seed}, commit {} (or changed since): {why}\n  replay: {command}", *COMMIT)
     }
 }
 
@@ -240,7 +249,8 @@ impl Campaign<'_> {
                 {
                     let (longest, command) = (self.longest, self.command);
                     eprintln!(
-                        "seed {seed}, commit {COMMIT} (or changed since) has no end within {longest:?}\n  replay: {command} {seed}"
+                        "seed {seed}, commit {} (or changed since) has no end within {longest:?}\n  replay: {command} {seed}",
+                        *COMMIT
                     );
                     std::process::abort();
                 }
@@ -281,7 +291,10 @@ fn announce(seed: u64, command: &str) -> impl Drop + use<> {
                 if let Ok(running) = running.try_borrow()
                     && let Some((seed, command)) = &*running
                 {
-                    eprintln!("seed {seed}, commit {COMMIT} (or changed since) panics\n  replay: {command}");
+                    eprintln!(
+                        "seed {seed}, commit {} (or changed since) panics\n  replay: {command}",
+                        *COMMIT
+                    );
                 }
             });
             before(panic);
@@ -338,9 +351,10 @@ mod tests {
         });
         assert_eq!(report.passed, 99_998, "two failures are not three");
         let text = report.into_result().unwrap_err();
+        let commit = &*COMMIT;
         let expected = format!(
-            "2 of 100000 seeds failed\nseed 5, commit {COMMIT} (or changed since): panicked: number 5\n  replay: replay it by 5\n\
-             seed 7, commit {COMMIT} (or changed since): broken\n  replay: replay it by 7"
+            "2 of 100000 seeds failed\nseed 5, commit {commit} (or changed since): panicked: number 5\n  replay: replay it by 5\n\
+             seed 7, commit {commit} (or changed since): broken\n  replay: replay it by 7"
         );
         assert_eq!(text, expected);
         let report = campaign.run(Seeds::fixed(100_000), |_| Err::<u64, _>("all broken"));
