@@ -238,6 +238,28 @@ impl BytesClient {
         block_on(self.0.get(key))
     }
 
+    /// See [`get_many`](crate::BytesClient::get_many).
+    ///
+    /// # Errors
+    /// When one of the keys has no answer.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        block_on(self.0.get_many(keys))
+    }
+
+    /// See [`put_many`](crate::BytesClient::put_many).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        block_on(self.0.put_many(pairs))
+    }
+
     /// See [`put`](crate::BytesClient::put).
     ///
     /// # Errors

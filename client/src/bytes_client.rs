@@ -49,6 +49,33 @@ impl BytesClient {
         self.0.ask(false, |answer| Ask::GetBytes(key, answer)).await
     }
 
+    /// The values of keys, in their order. Cheaper than a [`get`](Self::get) each.
+    ///
+    /// # Errors
+    /// When one of them has no answer.
+    pub async fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        let keys = keys.into_iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
+        self.0.ask(false, |answer| Ask::GetManyBytes(keys, answer)).await
+    }
+
+    /// Puts many values, in no certain order, and returns the result of each. Cheaper than a [`put`](Self::put) each.
+    ///
+    /// # Errors
+    /// When the client is closed; the result of each pair is in the vector.
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        let copy = |(key, value): (K, V)| {
+            (Bytes::copy_from_slice(key.as_ref()), Bytes::copy_from_slice(value.as_ref()))
+        };
+        let pairs = pairs.into_iter().map(copy).collect();
+        self.0.ask(true, |answer| Ask::PutManyBytes(pairs, answer)).await
+    }
+
     /// Puts a value, whether the key exists or not.
     ///
     /// # Errors

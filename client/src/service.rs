@@ -43,6 +43,8 @@ pub(crate) enum Ask {
     ScanBytes(Left<BytesRange>, usize, Answer<BytesPart>),
     GetMany(Vec<u64>, Answer<Vec<Option<Bytes>>>),
     PutMany(Vec<(u64, Bytes)>, Answer<Vec<Result<(), Error>>>),
+    GetManyBytes(Vec<Bytes>, Answer<Vec<Option<Bytes>>>),
+    PutManyBytes(Vec<(Bytes, Bytes)>, Answer<Vec<Result<(), Error>>>),
     /// A transaction, whose steps come by a queue of their own.
     Transact {
         attempt: u32,
@@ -314,25 +316,26 @@ async fn carry_out<P: Process>(limited: Limited<'_, P>, ask: Ask) -> Reply {
             Reply::BytesPairs(answer, limited.scan(store.scan_bytes(left, most)).await)
         }
         Ask::GetMany(keys, answer) => {
-            let mut values = vec![None; keys.len()];
-            let get = async |at: usize| (at, limited.read(store.get(keys[at])).await);
-            let mut failed = None;
-            each(keys.len(), get, |(at, result)| match result {
-                Ok(value) => values[at] = value,
-                Err(error) => failed = Some(error),
-            })
-            .await;
-            Reply::Values(answer, failed.map_or(Ok(values), Err))
+            let get = async |at: usize| limited.read(store.get(keys[at])).await;
+            Reply::Values(answer, all(keys.len(), get).await.into_iter().collect())
+        }
+        Ask::GetManyBytes(keys, answer) => {
+            let get = async |at: usize| limited.read(store.get_bytes(&keys[at])).await;
+            Reply::Values(answer, all(keys.len(), get).await.into_iter().collect())
         }
         Ask::PutMany(pairs, answer) => {
-            let mut results: Vec<_> = pairs.iter().map(|_| Ok(())).collect();
             let put = async |at: usize| {
                 let (key, value): &(u64, Bytes) = &pairs[at];
-                let change = Change::Put(value.clone());
-                (at, limited.change(store.mutate(*key, &change)).await)
+                limited.change(store.mutate(*key, &Change::Put(value.clone()))).await.map(drop)
             };
-            each(pairs.len(), put, |(at, result)| results[at] = result.map(drop)).await;
-            Reply::Changes(answer, results)
+            Reply::Changes(answer, all(pairs.len(), put).await)
+        }
+        Ask::PutManyBytes(pairs, answer) => {
+            let put = async |at: usize| {
+                let (key, value): &(Bytes, Bytes) = &pairs[at];
+                limited.change(store.mutate_bytes(key, &Change::Put(value.clone()))).await.map(drop)
+            };
+            Reply::Changes(answer, all(pairs.len(), put).await)
         }
         Ask::Transact { attempt, steps, begun } => {
             let transact = async {
@@ -350,8 +353,13 @@ async fn carry_out<P: Process>(limited: Limited<'_, P>, ask: Ask) -> Reply {
     }
 }
 
-/// Runs the operations of a batch, some at a time.
-async fn each<T, F: Future<Output = T>>(count: usize, begin: impl Fn(usize) -> F, mut done: impl FnMut(T)) {
+/// Runs the operations of a batch, some at a time. What they have ended with, in their order.
+async fn all<T, F: Future<Output = T>>(count: usize, begin: impl Fn(usize) -> F) -> Vec<T> {
+    let mut ended: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    let begin = |at| {
+        let operation = begin(at);
+        async move { (at, operation.await) }
+    };
     let mut under_way = FuturesUnorderedBounded::new(BATCH_AT_ONCE.min(count.max(1)));
     let mut left = 0..count;
     poll_fn(|context| {
@@ -362,13 +370,14 @@ async fn each<T, F: Future<Output = T>>(count: usize, begin: impl Fn(usize) -> F
                 under_way.push(begin(at));
             }
             match Pin::new(&mut under_way).poll_next(context) {
-                Poll::Ready(Some(output)) => done(output),
+                Poll::Ready(Some((at, output))) => ended[at] = Some(output),
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
         }
     })
     .await;
+    ended.into_iter().flatten().collect()
 }
 
 fn tell<T>(answer: Answer<T>, result: Result<T, Error>) {

@@ -93,7 +93,18 @@ class BytesClient:
 
     def __init__(self, native):
         self._native = native
-        for name in ("get", "put", "insert", "update", "compare_and_swap", "delete", "stats", "close"):
+        for name in (
+            "get",
+            "get_many",
+            "put",
+            "put_many",
+            "insert",
+            "update",
+            "compare_and_swap",
+            "delete",
+            "stats",
+            "close",
+        ):
             setattr(self, name, getattr(native, name))
 
     def with_time_limit(self, limit):

@@ -8,8 +8,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::aio::{SharedScan, bytes, close, next_part};
-use crate::bytes_key::{BytesKey, Prefix, keys};
-use crate::client::stats_of;
+use crate::bytes_key::{BytesKey, BytesPairs, Prefix, keys};
+use crate::client::{Failures, failures, stats_of};
 use crate::connection::Connection;
 use crate::error::raised;
 use crate::options::seconds;
@@ -43,6 +43,17 @@ impl AsyncBytesClient {
 
     async fn get(&self, key: BytesKey) -> PyResult<Option<Py<PyBytes>>> {
         Ok(guarded(self.open()?.get(key)).await.map_err(raised)?.map(bytes))
+    }
+
+    async fn get_many(&self, keys: Vec<BytesKey>) -> PyResult<Vec<Option<Py<PyBytes>>>> {
+        let found = guarded(self.open()?.get_many(keys)).await.map_err(raised)?;
+        Ok(found.into_iter().map(|value| value.map(bytes)).collect())
+    }
+
+    async fn put_many(&self, pairs: BytesPairs) -> PyResult<Failures> {
+        let BytesPairs { keys, pairs, failed } = pairs;
+        let results = guarded(self.open()?.put_many(pairs)).await.map_err(raised)?;
+        Ok(failures(failed, keys, results))
     }
 
     // A coroutine's `()` would be an empty tuple.

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::bytes_key::{BytesKey, Prefix, keys};
-use crate::client::{next_of, stats_of, value};
+use crate::bytes_key::{BytesKey, BytesPairs, Prefix, keys};
+use crate::client::{Failures, failures, next_of, stats_of, value};
 use crate::connection::Connection;
 use crate::options::seconds;
 
@@ -49,6 +49,23 @@ impl BytesClient {
     /// The value of a key; None if the key is not there.
     fn get<'py>(&self, py: Python<'py>, key: BytesKey) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(value(py, self.run(py, async move |client| client.get(key).await)?))
+    }
+
+    /// The values of keys, in their order. Cheaper than a `get` each.
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<BytesKey>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        let found = self.run(py, async move |client| client.get_many(keys).await)?;
+        Ok(found.into_iter().map(|bytes| value(py, bytes)).collect())
+    }
+
+    /// Puts many pairs of key and value, in no certain order. Returns a list of those that failed: key and exception.
+    fn put_many(&self, py: Python<'_>, pairs: BytesPairs) -> PyResult<Failures> {
+        let BytesPairs { keys, pairs, failed } = pairs;
+        let results = self.run(py, async move |client| client.put_many(pairs).await)?;
+        Ok(failures(failed, keys, results))
     }
 
     /// Puts a value, whether the key exists or not.

@@ -11,12 +11,43 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
 
+use crate::client::Failures;
+
 /// A key.
 pub(crate) struct BytesKey(Vec<u8>);
 
 impl AsRef<[u8]> for BytesKey {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// Pairs of `put_many`. Those whose keys cannot be have failed already.
+pub(crate) struct BytesPairs {
+    pub(crate) keys: Vec<Py<PyAny>>,
+    pub(crate) pairs: Vec<(BytesKey, PyBackedBytes)>,
+    pub(crate) failed: Failures,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for BytesPairs {
+    type Error = PyErr;
+
+    fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let given: Vec<(Bound<'py, PyAny>, PyBackedBytes)> = found.extract()?;
+        let mut all = Self { keys: Vec::new(), pairs: Vec::new(), failed: Failures::new() };
+        for (key, value) in given {
+            match key.extract::<BytesKey>() {
+                Ok(bytes) => {
+                    all.pairs.push((bytes, value));
+                    all.keys.push(key.unbind());
+                }
+                Err(error) if error.is_instance_of::<PyValueError>(found.py()) => {
+                    all.failed.push((key.unbind(), error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
     }
 }
 

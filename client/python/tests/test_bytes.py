@@ -44,6 +44,11 @@ class Operations(BytesTest):
         self.assertEqual(db.get("größe".encode()), b"str is its UTF-8")
         self.assertIs(db.delete("größe"), True)
 
+        failed = db.put_many([("many:1", b"1"), (b"many:2", b"2"), (("many", 3), b"3"), (bytes(4097), b"4")])
+        self.assertEqual([(key, type(error)) for key, error in failed], [(bytes(4097), ValueError)])
+        self.assertEqual(db.get_many([b"many:2", "many:3", ("many", 3), "many:1"]), [b"2", None, b"3", b"1"])
+        self.assertEqual([db.delete(key) for key in ("many:1", "many:2", ("many", 3))], [True] * 3)
+
         known = {}
         for n in range(600):
             key = f"{'am'[n % 2]}.example/page/{n}".encode()
@@ -303,8 +308,11 @@ class Aio(BytesTest):
                 self.assertIs(await db.delete("user:4711"), False)
 
                 known = {("order", user, n): f"{user} {n}".encode() for user in range(8) for n in range(100)}
-                puts = [db.put(key, value) for key, value in known.items()]
-                self.assertEqual(await asyncio.gather(*puts), [None] * 800)
+                some, others = dict(list(known.items())[:300]), dict(list(known.items())[300:])
+                puts = [db.put(key, value) for key, value in some.items()]
+                self.assertEqual(await asyncio.gather(*puts), [None] * 300)
+                self.assertEqual(await db.put_many(list(others.items())), [])
+                self.assertEqual(await db.get_many(list(known)), list(known.values()))
                 self.assertEqual(await db.get(("order", 7, 99)), b"7 99")
                 for backward in (False, True):
                     found = [pair async for pair in db.scan_prefix(("order", 5), backward=backward)]

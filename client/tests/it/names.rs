@@ -47,9 +47,18 @@ async fn each_operation_answers_what_it_should() {
     let mut model = BTreeMap::new();
     for n in 0..2000 {
         let key = format!("https://www.example.{}/page/{n}", ["com", "org"][n % 2]);
-        db.put(&key, n.to_string()).await.unwrap();
         model.insert(key, n.to_string());
     }
+    let put = db.put_many(&model).await.unwrap();
+    assert!(put.len() == 2000 && put.iter().all(Result::is_ok));
+    let some = model.iter().take(50).chain(model.iter().skip(1900).rev());
+    let found = db.get_many(some.clone().map(|(key, _)| key).chain([&"neither".to_owned()])).await.unwrap();
+    let expected = some.map(|(_, value)| Some(value.as_bytes())).chain([None]);
+    assert!(found.iter().map(Option::as_deref).eq(expected), "{found:?}");
+    let long = vec![b'x'; MAX_KEY_BYTES + 1];
+    let mixed = db.put_many([(&long[..], "long"), (b"a", "b")]).await.unwrap();
+    assert!(mixed[0].is_err() && mixed[1].is_ok(), "{mixed:?}");
+    assert!(db.delete("a").await.unwrap() && db.get_many([long]).await.is_err());
     let pairs: Vec<(String, String)> = model.into_iter().collect();
     assert_eq!(all(db.pairs()).await, pairs);
     let prefix = "https://www.example.org/page/12";
