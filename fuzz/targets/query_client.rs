@@ -124,8 +124,8 @@ impl Lab {
                 }
                 Answer::Written => assert!(status == Status::Done && asked.0.is_write()),
                 Answer::NotFound => assert_eq!(status, Status::NotFound),
-                Answer::OtherPrefix(prefix) => {
-                    assert_eq!((status, prefix.is_none()), (Status::OtherPrefix, asked.0.is_write()));
+                Answer::OtherCode(code) => {
+                    assert_eq!((status, code.is_none()), (Status::OtherCode, asked.0.is_write()));
                 }
                 Answer::Refused(_) => {}
                 Answer::Lost => assert!(!asked.0.is_write()),

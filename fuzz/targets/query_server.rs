@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fatbtree_fuzz::{Counting, Input, held};
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{Integrity, Pool, PoolConfig, RemoteSide, SuperRoot, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::{LoadOptions, TreeServer, bulk_load, seeded};
 use fatbtree_blink_host::query::{QueryWorker, ScanBounds, WorkerOptions};
@@ -166,7 +166,7 @@ impl Lab {
             let most = input.below(256);
             part = input.bytes(most);
             header.total = part.len() as u32 + u32::from(input.short() % 64);
-            header.walk.key = KeyPrefix::NONE.word(part.get(2..).unwrap_or_default());
+            header.walk.key = KeyCode::NONE.word(part.get(2..).unwrap_or_default());
         }
         match op {
             Op::Open if input.below(4) != 0 => {

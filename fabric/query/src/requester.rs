@@ -124,8 +124,8 @@ pub enum Answer {
         /// Key to continue from; `None` at the end of the range.
         next: Option<u64>,
     },
-    /// Keys of the server's tree begin with these bytes, so that the word of this one is another; nothing was changed. `None` of a write.
-    OtherPrefix(Option<Vec<u8>>),
+    /// The server's tree has this code of keys, so that the word of this one is another; nothing was changed. `None` of a write.
+    OtherCode(Option<Vec<u8>>),
     /// The key is not there, and nothing was changed.
     NotFound,
     /// The server refuses the request or cannot execute it ([`Status::Damaged`], [`Status::TreeLost`]); nothing was
@@ -379,7 +379,7 @@ impl Requester {
         // Of a long answer, once: with its last part.
         let led = u64::from(header.address != 0);
         match status {
-            Status::Done => {
+            Status::Done | Status::OtherCode => {
                 if header.total > self.options.longest_answer {
                     self.end(header.request, Some(Answer::Refused(Status::TooLarge)));
                     return true;
@@ -393,6 +393,9 @@ impl Requester {
                     let payload = answer.parts.finish().unwrap_or_default();
                     let next = Some(header.range_end).filter(|next| *next != 0);
                     let answer = match header.op {
+                        op if status == Status::OtherCode => {
+                            Answer::OtherCode((!op.is_write()).then_some(payload))
+                        }
                         Op::Get => Answer::Value(payload),
                         Op::Scan => Answer::Records { payload, next },
                         Op::Open | Op::Put | Op::Update | Op::Delete => Answer::Written,
@@ -403,11 +406,6 @@ impl Requester {
                     pending.answer = Some(answer);
                 }
                 is_good
-            }
-            Status::OtherPrefix => {
-                let is_whole = part.len() == header.total as usize;
-                let prefix = (!op.is_write()).then(|| part.to_vec());
-                is_whole && self.end(header.request, Some(Answer::OtherPrefix(prefix)))
             }
             Status::NotFound => {
                 self.stats.led += led;

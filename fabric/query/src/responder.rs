@@ -139,8 +139,8 @@ pub enum Outcome {
         /// Key to continue from; `None` at the end of the range, and where keys are bytes.
         next: Option<u64>,
     },
-    /// Keys of the tree begin with these bytes, not with what the client takes for their beginning.
-    OtherPrefix(Vec<u8>),
+    /// The tree has another code of keys than the client knows: this one.
+    OtherCode(Vec<u8>),
     /// The key is not there.
     NotFound,
     /// The key belongs to this partition.
@@ -490,8 +490,8 @@ impl Responder {
                 (Status::Done, payload)
             }
             // A write's answer is kept, without payload: its client reads to learn more.
-            Outcome::OtherPrefix(_) if header.op.is_write() => (Status::OtherPrefix, Vec::new()),
-            Outcome::OtherPrefix(prefix) => (Status::OtherPrefix, prefix),
+            Outcome::OtherCode(_) if header.op.is_write() => (Status::OtherCode, Vec::new()),
+            Outcome::OtherCode(description) => (Status::OtherCode, description),
             Outcome::NotFound => (Status::NotFound, Vec::new()),
             Outcome::Redirect(other) => {
                 partition = other;

@@ -84,7 +84,7 @@ pub(crate) const UPDATE_TRIPS: Column = Column::new("update_round_trips", "", "t
 
 /// Bytes of a key, on average, and of what the first layer leaves out of all of them.
 pub(crate) const KEY_BYTES: Column = Column::new("key_bytes", "key", "bytes", Number(1));
-pub(crate) const PREFIX_BYTES: Column = Column::new("prefix_bytes", "left out", "", Count).or_missing();
+pub(crate) const CODE_BYTES: Column = Column::new("code_bytes", "code", "", Count).or_missing();
 /// Round trips of a lookup: led by switches, with a cache of as many bytes, from the root.
 pub(crate) const LED_TRIPS: Column = Column::new("led_round_trips", "led", "trips", Number(2));
 pub(crate) const CACHED_TRIPS: Column = Column::new("cached_round_trips", "cached", "trips", Number(2));
@@ -137,7 +137,7 @@ const OF_KINDS: &[Column] = &[
     NAME,
     KEYS,
     KEY_BYTES,
-    PREFIX_BYTES,
+    CODE_BYTES,
     LED_TRIPS,
     CACHED_TRIPS,
     ROOT_TRIPS,

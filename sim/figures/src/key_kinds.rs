@@ -23,7 +23,7 @@ use fatbtree_workload::stride;
 
 use super::bench::{Ranks, SERVERS, key_of};
 use super::column::{
-    CACHED_TRIPS, KEY_BYTES, KEYS, LAYERS_MEAN, LAYERS_MOST, LED_TRIPS, NAME, PREFIX_BYTES, ROOT_TRIPS,
+    CACHED_TRIPS, CODE_BYTES, KEY_BYTES, KEYS, LAYERS_MEAN, LAYERS_MOST, LED_TRIPS, NAME, ROOT_TRIPS,
     SERVER_EACH, SWITCH_BYTES,
 };
 use super::reads::{self, SAMPLES};
@@ -86,7 +86,7 @@ impl Kind {
     fn word(&self, tree: &TreeConfig, number: u64) -> u64 {
         match self {
             Self::Numbers => key_of(number),
-            Self::Bytes(keys) => tree.prefix().word(&keys.key(number)),
+            Self::Bytes(keys) => tree.code().word(&keys.key(number)),
         }
     }
 
@@ -171,7 +171,7 @@ fn measure(kind: &Kind, size: &Size) -> Result<Row, String> {
     Ok(Row::default().saying(NAME, kind.name()).with([
         (KEYS, size.keys as f64),
         (KEY_BYTES, key_bytes as f64 / size.keys as f64),
-        (PREFIX_BYTES, tree.prefix().spelled().len() as f64),
+        (CODE_BYTES, tree.code().description().len() as f64),
         (LED_TRIPS, each(led.trips)),
         (CACHED_TRIPS, each(cached.trips)),
         (ROOT_TRIPS, each(root.trips)),

@@ -7,7 +7,11 @@
 //!
 //! The eight bytes g are those of the group's first number's key, so groups lie on the servers where numbers would.
 
+use fatbtree_blink::layers::KeyCode;
+use rand::RngExt as _;
+
 use super::Scenario;
+use crate::world::{Random, random};
 
 /// Keys of a group.
 pub(super) const GROUP: u64 = 3;
@@ -24,6 +28,23 @@ fn end(group: u64, member: u64) -> Vec<u8> {
         (_, 0) => vec![b'x'; 100],
         (_, member) => [&[b'x'; 195][..], &[b'1' + member as u8]].concat(),
     }
+}
+
+/// A code of keys, which tells some of them apart and not others: widths of bytes are drawn. There are few, because a process keeps each.
+pub(super) fn code(draw: &mut Random) -> KeyCode {
+    let draw = &mut random(draw.random_range(0..256), 88);
+    let mut description = vec![];
+    for context in [&[][..], b"x", b"xx"] {
+        let mut listed: Vec<u8> =
+            [0, 1, b'1', b'a', b'b', b'x'].into_iter().filter(|_| draw.random()).collect();
+        if listed.is_empty() {
+            listed.push(draw.random());
+        }
+        description.extend([context.len() as u8 | draw.random_range(0..8) << 2, (listed.len() - 1) as u8]);
+        description.extend(context);
+        description.extend(listed.iter().flat_map(|byte| [*byte, 1 << draw.random_range(0..8)]));
+    }
+    KeyCode::new(&description).expect("bytes are listed in their order")
 }
 
 impl Scenario {
@@ -62,7 +83,7 @@ mod tests {
             assert!(bytes.is_sorted_by(|one, other| one < other), "seed {seed}");
             for (key, bytes) in keys.iter().zip(&bytes) {
                 assert_eq!(scenario.key_of(bytes), Some(*key));
-                let word = scenario.config.prefix().word(bytes);
+                let word = scenario.config.code().word(bytes);
                 let server = |key: u64| scenario.ids().find(|id| scenario.range_of(*id).contains(key));
                 assert_eq!(server(word), server(*key), "seed {seed}");
             }

@@ -32,7 +32,6 @@ mod setting;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use fatbtree_blink::layers::KeyPrefix;
 use fatbtree_blink::{
     Combine, Integrity, KeyRange, Keys, LeafKind, Limits, OperationError, POINTER_ROOM, Techniques,
     TreeConfig, Trips, Value, ValueLayout,
@@ -394,10 +393,7 @@ impl Scenario {
         let deletes = draw.random_range(40..=80);
         let mut scenario = Self { config, keys, deletes, ..scenario };
         if scenario.servers == 1 && draw.random_bool(0.5) {
-            // Some keys have it, and others are less or greater.
-            let key = scenario.bytes_of(scenario.key(draw.random_range(0..keys)));
-            let prefix = KeyPrefix::new(&key[..draw.random_range(1..=3)]).expect("it is short");
-            scenario.config = config.with_prefix(prefix);
+            scenario.config = config.with_code(byte_keys::code(draw));
         }
         if seed % 8 == 7 { scenario.with_hostile_writer() } else { scenario }
     }

@@ -167,7 +167,7 @@ impl Server {
                 kept.region.read(0, &mut line).expect("a region has a first line");
                 let superblock = Superblock::parse(&line).expect("it is written whole");
                 let partition = superblock.partition;
-                let config = superblock.config.with_prefix(*self.scenario.config.prefix());
+                let config = superblock.config.with_code(self.scenario.config.code());
                 LoadedTree { partition, config, origin: Origin::Meant, ..kept }
             }
             None => self.load(pairs),

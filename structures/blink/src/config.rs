@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::layers::{Beginning, KeyPrefix, LayerId};
+use crate::layers::{KeyCode, LayerId};
 use crate::node::{LINE, LeafShape, internal_bytes};
 
 /// The largest path MTU InfiniBand knows (IBTA vol. 1 §9.4), hence the largest node.
@@ -92,7 +92,7 @@ pub struct TreeConfig {
     leaf: LeafShape,
     integrity: Integrity,
     keys: Keys,
-    prefix: KeyPrefix,
+    code: KeyCode,
     /// The layer whose nodes these are; none: the first one.
     layer: Option<LayerId>,
 }
@@ -148,8 +148,8 @@ impl TreeConfig {
         if leaf.capacity() < 2 {
             return Err(ConfigError::LeafCapacity { leaf_bytes, values, capacity: leaf.capacity() });
         }
-        let (keys, prefix) = (Keys::Numbers, KeyPrefix::NONE);
-        Ok(Self { fan_out, internal_bytes, values, leaf, integrity, keys, prefix, layer: None })
+        let (keys, code) = (Keys::Numbers, KeyCode::NONE);
+        Ok(Self { fan_out, internal_bytes, values, leaf, integrity, keys, code, layer: None })
     }
 
     /// The same with keys of this kind.
@@ -161,26 +161,21 @@ impl TreeConfig {
             (Keys::Bytes, ValueLayout::Inline(_) | ValueLayout::OutOfLine) => {
                 Err(ConfigError::ByteKeys { values: self.values })
             }
-            _ => Ok(Self { keys, prefix: KeyPrefix::NONE, ..self }),
+            _ => Ok(Self { keys, code: KeyCode::NONE, ..self }),
         }
     }
 
-    /// The same, where the first layer leaves these bytes out of keys. Trees of numbers have none.
+    /// The same, where the first layer has this code of keys. Trees of numbers have none.
     #[must_use]
-    pub fn with_prefix(self, prefix: KeyPrefix) -> Self {
-        let prefix = if self.keys == Keys::Bytes { prefix } else { KeyPrefix::NONE };
-        Self { prefix, ..self }
+    pub fn with_code(self, code: KeyCode) -> Self {
+        let code = if self.keys == Keys::Bytes { code } else { KeyCode::NONE };
+        Self { code, ..self }
     }
 
-    /// What the first layer leaves out of keys.
+    /// How keys of bytes become words of the first layer.
     #[must_use]
-    pub const fn prefix(&self) -> &KeyPrefix {
-        &self.prefix
-    }
-
-    /// What the keys of the first layer begin with.
-    pub(crate) fn beginning(&self) -> Beginning<'_> {
-        Beginning::first(self.prefix.spelled())
+    pub const fn code(&self) -> KeyCode {
+        self.code
     }
 
     /// The shape of the nodes of a layer below the first one: plain leaves.
@@ -206,7 +201,7 @@ impl TreeConfig {
     /// When leaves have no room for checksums.
     pub fn protected_by(self, integrity: Integrity) -> Result<Self, ConfigError> {
         let other = Self::with_integrity(self.fan_out, self.leaf_bytes(), self.values, integrity)?;
-        Ok(other.with_leaves(self.leaves())?.with_keys(self.keys)?.with_prefix(self.prefix))
+        Ok(other.with_leaves(self.leaves())?.with_keys(self.keys)?.with_code(self.code))
     }
 
     /// The same with leaves of this kind.
@@ -230,7 +225,7 @@ impl TreeConfig {
     pub fn with_values(self, values: ValueLayout) -> Result<Self, ConfigError> {
         Self::with_integrity(self.fan_out, self.leaf_bytes(), values, self.integrity)?
             .with_keys(self.keys)
-            .map(|config| config.with_prefix(self.prefix))
+            .map(|config| config.with_code(self.code))
     }
 
     /// Kind of the leaves.

@@ -15,28 +15,27 @@
 //!     59    1 version, one more with every write
 //! ```
 //!
-//! Where keys are bytes, the line behind it has what the first layer leaves out of them ([`KeyPrefix`]); a configuration that was read from a
-//! superblock does not have it.
+//! Where keys are bytes, their [code](KeyCode) lies behind it; a configuration that was read from a superblock does not have it.
 //!
 //! The client that splits the root rewrites this line; a client whose root fails its checks reads it.
 
 use fatbtree_remote_memory::{CONFIGURATION_BYTES, Check, GlobalAddress, KeyRange, RegionHeader};
 
 use crate::config::{ConfigError, Integrity, Keys, TreeConfig};
-use crate::layers::KeyPrefix;
+use crate::layers::KeyCode;
 use crate::node::{LINE, LeafShape, MAX_LEVEL, NodeFault};
 use crate::super_root::Partition;
 
 /// Bytes of a superblock: one line.
 pub const SUPERBLOCK_BYTES: u32 = LINE as u32;
 
-/// Offset of the first node of a loaded tree: behind the superblock and, where keys are bytes, the line with their
-/// [prefix](crate::layers::KeyPrefix).
+/// Offset of the first node of a loaded tree: behind the superblock and, where keys are bytes, their
+/// [code](crate::layers::KeyCode).
 #[must_use]
 pub const fn nodes_from(config: &TreeConfig) -> u64 {
     match config.keys() {
         Keys::Numbers => SUPERBLOCK_BYTES as u64,
-        Keys::Bytes => (SUPERBLOCK_BYTES + KeyPrefix::LINE) as u64,
+        Keys::Bytes => SUPERBLOCK_BYTES as u64 + KeyCode::AREA as u64,
     }
 }
 

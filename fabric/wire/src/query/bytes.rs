@@ -9,8 +9,8 @@
 //!   key                 length (2), bytes
 //! ```
 //!
-//! The header's key is the *word* of the key, so that switches lead it: eight bytes of it as the tree has them, behind a prefix that the tree leaves
-//! out. A client takes the prefix for empty until a server says [another](super::Status::OtherPrefix).
+//! The header's key is the *word* of the key, so that switches lead it: eight bytes which the tree's code of keys makes of it. A client takes
+//! the key's first eight bytes until a server says [another code](super::Status::OtherCode).
 
 /// Longest key of a request: the least key behind the longest one of a tree, from which a scan goes on.
 pub const LONGEST: usize = 4097;

@@ -90,9 +90,9 @@ pub enum Status {
     /// The server was started again with an empty tree and has lost the one that it had. Nothing was changed, and asking again does
     /// not help until it is loaded.
     TreeLost = 12,
-    /// Keys of this server's tree begin with other bytes than the client knows: their [word](super::bytes) is another one. Nothing was
-    /// changed. The answer to a read brings these bytes.
-    OtherPrefix = 13,
+    /// This server's tree has another code of keys than the client knows: their [word](super::bytes) is another one. Nothing was
+    /// changed. The answer to a read brings the code.
+    OtherCode = 13,
 }
 
 impl Status {
@@ -111,7 +111,7 @@ impl Status {
         Self::Damaged,
         Self::NoKey,
         Self::TreeLost,
-        Self::OtherPrefix,
+        Self::OtherCode,
     ];
 
     /// Outcome with this number.
@@ -136,7 +136,7 @@ impl fmt::Display for Status {
             Self::Damaged => "damaged",
             Self::NoKey => "no key",
             Self::TreeLost => "tree lost",
-            Self::OtherPrefix => "other prefix",
+            Self::OtherCode => "other code",
         })
     }
 }

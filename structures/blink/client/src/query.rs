@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_query::{Answer, Ask, Identity, Requester, RequesterOptions, RequesterStats, ToServer};
 use fatbtree_remote_memory::{
     BytesPairs, BytesRange, Change, KeyRange, LatencyBuckets, OperationLatencies, Order, Pairs, Portion,
@@ -52,8 +52,8 @@ struct State {
     sleeping: BTreeMap<(Instant, u64), Waker>,
     naps: u64,
     latencies: OperationLatencies,
-    /// What keys of bytes begin with, as far as a memory server has said.
-    prefix: KeyPrefix,
+    /// Code of keys of bytes, as far as a memory server has said.
+    code: KeyCode,
 }
 
 struct Lane {
@@ -102,7 +102,7 @@ impl QueryClient {
             sleeping: BTreeMap::new(),
             naps: 0,
             latencies: OperationLatencies::default(),
-            prefix: KeyPrefix::NONE,
+            code: KeyCode::NONE,
         };
         Self { state: Rc::new(RefCell::new(state)) }
     }
@@ -450,7 +450,7 @@ fn no_answer(answer: &Answer) -> NoAnswer {
         | Answer::Written
         | Answer::Records { .. }
         | Answer::NotFound
-        | Answer::OtherPrefix(_) => STRANGE,
+        | Answer::OtherCode(_) => STRANGE,
     }
 }
 

@@ -122,7 +122,7 @@ pub fn divide_words(words: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize
     Ok(begins.iter().zip(ends).map(|(&begin, end)| (low(begin), begin..end)).collect())
 }
 
-/// Splits sorted keys of bytes over servers, as [`load_cluster`] does with numbers. What nearly all of them begin with is left out.
+/// Splits sorted keys of bytes over servers, as [`load_cluster`] does with numbers. They choose the code.
 ///
 /// # Errors
 /// See [`LoadError`]; every server needs at least one key.
@@ -131,8 +131,8 @@ pub fn load_cluster_bytes(
     servers: u16,
     pairs: &BytePairs,
 ) -> Result<Cluster, LoadError> {
-    let config = options.config.with_prefix(pairs.prefix());
-    let words: Vec<u64> = (0..pairs.len()).map(|at| config.prefix().word(pairs.key(at))).collect();
+    let config = options.config.with_code(pairs.code());
+    let words: Vec<u64> = (0..pairs.len()).map(|at| config.code().word(pairs.key(at))).collect();
     let options = LoadOptions { config, ..*options };
     let build = |places: Range<usize>, options: &LoadOptions| bulk_load_bytes(options, &pairs.part(places));
     build_parts(&options, divide_words(&words, servers)?.into_iter(), build)

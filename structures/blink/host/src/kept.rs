@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use fatbtree_blink::layers::KeyPrefix;
-use fatbtree_blink::node::LINE;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{Keys, Regions, SUPERBLOCK_BYTES, Superblock, verify_at_hand};
 use fatbtree_memserver::{Folder, FolderError, FoundRegion, KeptRegion, Storage};
 use fatbtree_verbs::Memory;
@@ -82,11 +81,11 @@ pub fn tree_in(folder: &TreeFolder) -> Result<Option<LoadedTree>, FolderError> {
     let superblock = Superblock::parse(&found.first_line()?).map_err(|error| found.damaged(error))?;
     let Superblock { partition, mut config, region_bytes, .. } = superblock;
     if config.keys() == Keys::Bytes {
-        let mut line = [0; LINE];
-        let read = found.region.read(u64::from(SUPERBLOCK_BYTES), &mut line);
-        let prefix = read.ok().and_then(|()| KeyPrefix::parse(&line));
-        let none = || found.damaged("the line behind the superblock is not the beginning of its keys");
-        config = config.with_prefix(prefix.ok_or_else(none)?);
+        let mut area = [0; KeyCode::AREA];
+        let read = found.region.read(u64::from(SUPERBLOCK_BYTES), &mut area);
+        let code = read.ok().and_then(|()| KeyCode::parse_area(&area));
+        let none = || found.damaged("what lies behind the superblock is not the code of its keys");
+        config = config.with_code(code.ok_or_else(none)?);
     }
     let is = (partition.id, superblock.generation, region_bytes);
     let expected = (folder.owner().partition, found.kept.generation, found.kept.region_bytes);

@@ -6,7 +6,7 @@ use fatbtree_verbs::Verbs;
 
 use super::get::join;
 use super::head::LayerState;
-use super::{Check, Layer, Spelled, WORD};
+use super::{Check, Layer, Spelled};
 use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Place};
 use crate::node::{EntryValue, Node};
@@ -48,7 +48,7 @@ impl<V: Verbs> Pool<V> {
     /// layer.
     pub async fn mutate_bytes(&self, key: &[u8], change: Change<'_>, start: Start) -> MutationResult {
         let spelled = Spelled::of(key);
-        let word = self.config().tree.beginning().word(&spelled);
+        let word = self.config().tree.code().word_of(&spelled);
         let mut descent = Descent::new(self, word);
         let (_turn, _ongoing) = (self.compete().await, self.begin());
         let result = self.try_mutate_bytes(&mut descent, (key, &spelled), change, start).await;
@@ -162,9 +162,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             None => Occupant::Free,
             Some(EntryValue::Inline(value)) if ends => Occupant::same(change, value),
             // Both have this word, and the other one ends with it.
-            Some(EntryValue::Inline(_)) => {
-                Occupant::Other(spelled.ended_at(self.beginning().words_at() + WORD))
-            }
+            Some(EntryValue::Inline(_)) => Occupant::Other(spelled.ended_at(self.beginning().below(word))),
             Some(EntryValue::Record(record)) => match self.read_value(record).await {
                 Ok(record) => Occupant::of_record(&record, key, change),
                 Err(reason) => return self.without(locked.guard, reason).await,

@@ -4,7 +4,7 @@ use fatbtree_remote_memory::{GlobalAddress, KeyRange, Part, Want};
 use fatbtree_verbs::Verbs;
 
 use super::head::{LayerHead, LayerState, MAX_PREFIX};
-use super::{Beginning, Check, GREATER, LESS, LayerId, Spelled, block_bytes};
+use super::{Beginning, Check, LayerId, Spelled, block_bytes};
 use crate::descent::{Descent, Reason};
 use crate::node::{
     EntryValue, LINE, LeafBuilder, LeafEditor, NewValue, NodeSpec, claim, mark_free, next_version, revive,
@@ -28,7 +28,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
         let at = self.beginning().below(word);
         // Keys in the entries at both ends do not begin with the prefix of this layer. If each layer there had a prefix of its own, there could
         // be as many layers as bytes.
-        let common = if matches!(word, LESS | GREATER) { 0 } else { other.common(key, at, MAX_PREFIX) };
+        let common = if self.beginning().is_end(word) { 0 } else { other.common(key, at, MAX_PREFIX) };
         let prefix: Vec<u8> = (at..at + common).map(|at| other.byte(at)).collect();
         let want = Want { server, class: LAYERS, bytes: block_bytes(&tree), is_fresh: false };
         let writer = match pool.writer(server) {
@@ -64,7 +64,7 @@ impl<'p, V: Verbs> Descent<'p, V> {
             Ok((_, Some(EntryValue::Record(record)))) => NewValue::Record(record),
             _ => unreachable!("this entry was read under the same lock"),
         };
-        builder.push_value(Beginning { at, prefix: &head.prefix }.word(&other), entry);
+        builder.push_value(Beginning::Plain { at, prefix: &head.prefix }.word(&other), entry);
         builder.finish();
         claim(&layer_tree, &mut block);
         let line = block.first_chunk_mut::<LINE>().expect("a leaf has many lines");

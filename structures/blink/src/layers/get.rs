@@ -30,7 +30,7 @@ impl<V: Verbs> Pool<V> {
     pub async fn lookup_bytes(&self, key: &[u8], start: Start) -> Lookup {
         self.count(|stats| stats.lookups += 1);
         let spelled = Spelled::of(key);
-        let word = self.config().tree.beginning().word(&spelled);
+        let word = self.config().tree.code().word_of(&spelled);
         let mut descent = Descent::new(self, word);
         let result = match self.check_key(key, word, 0) {
             Err(error) => Err(error),

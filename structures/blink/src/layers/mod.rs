@@ -21,7 +21,11 @@
 //!
 //! **Keys that come later, without the prefix**, are less than all keys with it, or greater. They lie in the same layer: in the entry of
 //! the least word, or of the greatest. Below these two entries keys agree in no more than the layer began with, so a layer there begins where
-//! this one began, and has no prefix. So a prefix is never changed. The first layer may have one, too, which a load chooses ([`KeyPrefix`]).
+//! this one began, and has no prefix. So a prefix is never changed.
+//!
+//! **The first layer** has no prefix, but a [code](KeyCode), which a load chooses: what switches lead is not eight bytes of the key but
+//! eight bytes of its code, which stand for forty of a URL. Layers below have bytes of the key as they are: there are few, where the code is
+//! good.
 //!
 //! **What proves itself.** Nodes of layers lie in memory of their own classes, so that no node of the first layer ever lies there. Each
 //! has the number of its layer, which is made of all that the layer's keys begin with: a reader whose pointer is old learns it from
@@ -41,12 +45,12 @@
 
 mod change;
 mod checks;
+mod code;
 mod create;
 mod get;
 mod head;
 mod key;
 mod open;
-mod prefix;
 mod remove;
 mod scan;
 mod sorted;
@@ -58,21 +62,26 @@ use crate::node::{NodeFault, NodeHeader};
 use crate::super_root::Partition;
 
 pub use checks::Check;
+pub use code::{CodeError, KeyCode};
 pub use fatbtree_remote_memory::byte_keys::{MAX_KEY_BYTES, parts};
 pub use get::join;
 pub use head::LayerState;
 pub(crate) use head::{LayerHead, LayerId};
 use key::{Spelled, WORD};
-pub use prefix::KeyPrefix;
 pub use scan::BytesScan;
 pub use sorted::{Division, SortedEntry};
 
-/// Bytes that all keys of a layer have in common, and the words that its entries are for.
+/// What words of a layer have of its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Beginning<'l> {
-    /// The byte of the keys at which the prefix begins.
-    at: usize,
-    prefix: &'l [u8],
+pub(crate) enum Beginning<'l> {
+    /// Of the first layer, which has all keys: their code.
+    Coded(KeyCode),
+    /// Of the layers below: eight bytes, behind bytes that all keys of the layer have in common.
+    Plain {
+        /// The byte of the keys at which the prefix begins.
+        at: usize,
+        prefix: &'l [u8],
+    },
 }
 
 /// Word of keys that are less than all with the prefix, and of those that are greater.
@@ -83,49 +92,62 @@ const GREATER: u64 = u64::MAX;
 const LAST: u64 = GREATER - 1;
 
 impl<'l> Beginning<'l> {
-    /// That of the first layer, which has all keys.
-    pub(crate) const fn first(prefix: &'l [u8]) -> Self {
-        Self { at: 0, prefix }
-    }
-
     /// That of a layer of a tree; none: of the first one.
-    fn of(tree: &'l TreeConfig, layer: Option<&'l Layer>) -> Self {
-        layer.map_or(tree.beginning(), Layer::beginning)
-    }
-
-    /// The byte of the keys at which the words begin.
-    fn words_at(&self) -> usize {
-        self.at + self.prefix.len()
+    fn of(tree: &TreeConfig, layer: Option<&'l Layer>) -> Self {
+        layer.map_or(Beginning::Coded(tree.code()), Layer::beginning)
     }
 
     /// The key of a key's entry.
     fn word(&self, key: &Spelled<'_>) -> u64 {
-        match key.compare(self.at, self.prefix) {
+        let (at, prefix) = match *self {
+            Self::Coded(code) => return code.word_of(key),
+            Self::Plain { at, prefix } => (at, prefix),
+        };
+        match key.compare(at, prefix) {
             std::cmp::Ordering::Less if Check::Prefix.on() => LESS,
             std::cmp::Ordering::Greater if Check::Prefix.on() => GREATER,
             // Only the key that ends here has the word 0, and no key has 1: a zero byte is 00 ff.
-            _ => key.word(self.words_at()).clamp(LESS + 1, LAST),
+            _ => key.word(at + prefix.len()).clamp(LESS + 1, LAST),
         }
+    }
+
+    /// Whether the entry of this word has all keys at one end that do not have the prefix.
+    fn is_end(&self, word: u64) -> bool {
+        matches!(self, Self::Plain { .. }) && matches!(word, LESS | GREATER)
     }
 
     /// Whether a key is the only one that can end in the entry of this word, which is its own.
     fn ends_in(&self, key: &Spelled<'_>, word: u64) -> bool {
-        (LESS + 1..LAST).contains(&word) && key.has_ended(self.words_at() + WORD)
+        match *self {
+            Self::Coded(code) => code.has_all_of(key, word),
+            Self::Plain { .. } => (LESS + 1..LAST).contains(&word) && key.has_ended(self.below(word)),
+        }
     }
 
-    /// The spelling of the key that ends in the entry of this word, from where the prefix begins.
-    fn spelled(&self, word: u64) -> impl Iterator<Item = u8> + 'l {
-        let word = if word == LESS + 1 { 0 } else { word };
-        self.prefix.iter().copied().chain(word.to_be_bytes())
+    /// What all keys of this word have in common behind the layer's first byte: the whole rest of the key that ends in the entry.
+    fn common(&self, word: u64) -> Vec<u8> {
+        match *self {
+            Self::Coded(code) => code.common(word),
+            Self::Plain { prefix, .. } => match word {
+                LESS | GREATER => vec![],
+                // Also that of keys whose last byte is one more.
+                LAST => [prefix, &word.to_be_bytes()[..WORD - 1]].concat(),
+                // Of the key that ends with the prefix.
+                1 => [prefix, &[0; WORD]].concat(),
+                _ => [prefix, &word.to_be_bytes()].concat(),
+            },
+        }
     }
 
     /// The byte at which the keys begin to differ that share the entry of this word.
     fn below(&self, word: u64) -> usize {
-        match word {
-            LESS | GREATER => self.at,
-            // Also that of keys whose last byte is one more.
-            LAST => self.words_at() + WORD - 1,
-            _ => self.words_at() + WORD,
+        match *self {
+            Self::Coded(code) => code.common(word).len(),
+            Self::Plain { at, prefix } => match word {
+                LESS | GREATER => at,
+                LAST => at + prefix.len() + WORD - 1,
+                _ => at + prefix.len() + WORD,
+            },
         }
     }
 }
@@ -256,7 +278,7 @@ impl Layer {
 
     /// What its keys begin with.
     pub(crate) fn beginning(&self) -> Beginning<'_> {
-        Beginning { at: self.begins_at, prefix: &self.prefix }
+        Beginning::Plain { at: self.begins_at, prefix: &self.prefix }
     }
 
     /// Where the first leaf and the head lie, and their bytes.
@@ -330,7 +352,7 @@ mod tests {
 
     #[test]
     fn words_are_in_the_order_of_keys_with_the_prefix_and_without() {
-        let beginning = Beginning { at: 2, prefix: b"mm" };
+        let beginning = Beginning::Plain { at: 2, prefix: b"mm" };
         let mut keys: Vec<&[u8]> = vec![
             b"aa",
             b"aaml",

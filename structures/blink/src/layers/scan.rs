@@ -12,7 +12,7 @@ use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
 use super::head::LayerState;
-use super::{Beginning, GREATER, LAST, LESS, Layer, Spelled, WORD, key};
+use super::{Beginning, LESS, Layer, Spelled, key};
 use crate::config::Keys;
 use crate::descent::{Descent, Reason};
 use crate::node::{LINE, Node, NodeFault, revive};
@@ -57,7 +57,7 @@ impl<V: Verbs> Pool<V> {
         self.scan_bytes_within(range, KeyRange::ALL, options)
     }
 
-    /// The same for those keys alone whose [words](super::KeyPrefix::word) in the first layer are in a range, such as a partition's.
+    /// The same for those keys alone whose [words](super::KeyCode::word) in the first layer are in a range, such as a partition's.
     pub fn scan_bytes_within(
         &self,
         range: BytesRange,
@@ -123,7 +123,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         let pair = match entry {
             Entry::Inline(value) => {
                 let beginning = Beginning::of(&self.pool.config().tree, level.layer.as_deref());
-                let spelled: Vec<u8> = level.path.iter().copied().chain(beginning.spelled(word)).collect();
+                let spelled = [&level.path[..], &beginning.common(word)].concat();
                 Some((Bytes::from(key::read(&spelled)), value))
             }
             Entry::Record(record) => {
@@ -191,17 +191,8 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
     /// Opens the layer below an entry of the last level. `None`: it has no keys of the range.
     async fn open(&mut self, word: u64, leaf: GlobalAddress) -> Result<Option<Level<'p, V>>, OperationError> {
         let Some(level) = self.levels.last() else { return Ok(None) };
-        let mut path = level.path.clone();
-        match word {
-            LESS | GREATER => {}
-            _ => {
-                let bytes = if word == LAST { WORD - 1 } else { WORD };
-                path.extend_from_slice(
-                    Beginning::of(&self.pool.config().tree, level.layer.as_deref()).prefix,
-                );
-                path.extend_from_slice(&word.to_be_bytes()[..bytes]);
-            }
-        }
+        let beginning = Beginning::of(&self.pool.config().tree, level.layer.as_deref());
+        let path = [&level.path[..], &beginning.common(word)].concat();
         let mut descent = Descent::within(self.pool, level.layer.as_deref(), word);
         let found = loop {
             match descent.open(leaf).await {

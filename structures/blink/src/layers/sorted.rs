@@ -5,7 +5,7 @@ use std::ops::Range;
 use fatbtree_remote_memory::GlobalAddress;
 
 use super::head::{LayerHead, LayerState, MAX_PREFIX};
-use super::{Beginning, GREATER, LESS, LayerId, Spelled};
+use super::{Beginning, LayerId, Spelled};
 use crate::config::TreeConfig;
 
 /// Sorted keys, divided into layers as clients would that insert them. Layer 0 is the first one; each other one comes after the one above it.
@@ -58,11 +58,10 @@ impl Division {
     /// Divides so many keys, which are strictly ascending.
     pub fn new<'k>(tree: &TreeConfig, count: usize, key: impl Fn(usize) -> &'k [u8]) -> Self {
         let mut division = Self { tree: *tree, words: vec![], entries: vec![], layers: vec![] };
-        let prefix = 0..tree.prefix().spelled().len();
         let mut ahead = std::collections::VecDeque::from([Ahead {
             keys: 0..count,
             begins_at: 0,
-            prefix,
+            prefix: 0..0,
             base: None,
             first: 0,
         }]);
@@ -73,13 +72,13 @@ impl Division {
             let spelled = Spelled::of(if keys.is_empty() { &[] } else { key(keys.start) });
             let mut padded = vec![];
             let beginning = match base {
-                None => tree.beginning(),
+                None => Beginning::Coded(tree.code()),
                 Some(_) => {
                     padded.extend(prefix.clone().map(|at| spelled.byte(at)));
-                    Beginning { at: begins_at, prefix: &padded }
+                    Beginning::Plain { at: begins_at, prefix: &padded }
                 }
             };
-            let id = base.map(|base| (base, base.with_prefix(beginning.prefix)));
+            let id = base.map(|base| (base, base.with_prefix(&padded)));
             let words: Vec<u64> = keys.clone().map(|at| beginning.word(&Spelled::of(key(at)))).collect();
             let mut at = keys.start;
             for same in words.chunk_by(|one, other| one == other) {
@@ -96,9 +95,9 @@ impl Division {
                 numbered += 1;
                 let begins_at = beginning.below(word);
                 let last = Spelled::of(key(shared.end - 1));
-                let common = match word {
-                    LESS | GREATER => 0,
-                    _ => spelled.common(&last, begins_at, MAX_PREFIX),
+                let common = match beginning.is_end(word) {
+                    true => 0,
+                    false => spelled.common(&last, begins_at, MAX_PREFIX),
                 };
                 ahead.push_back(Ahead {
                     keys: shared,

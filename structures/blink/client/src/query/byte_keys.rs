@@ -1,10 +1,10 @@
 //! Queries for keys of bytes.
 //!
-//! A request carries the key's word, by which switches lead it. The word depends on what nearly all keys of the tree begin with, which a
-//! client learns from the memory servers: one that would have sent another word says so, and changes nothing.
+//! A request carries the key's word, by which switches lead it. The word depends on the tree's code of keys, which a client
+//! learns from the memory servers: one that would have sent another word says so, and changes nothing.
 
 use bytes::Bytes;
-use fatbtree_blink::layers::{KeyPrefix, MAX_KEY_BYTES};
+use fatbtree_blink::layers::{KeyCode, MAX_KEY_BYTES};
 use fatbtree_query::{Answer, Ask};
 use fatbtree_remote_memory::{BytesPairs, BytesRange, Change, Order, Structure as _};
 use fatbtree_verbs::time::Duration;
@@ -16,7 +16,7 @@ use crate::answer::NoAnswer;
 
 const LONG: NoAnswer = NoAnswer::Server("keys have at most 4,096 bytes, and this one has more");
 const DISAGREE: NoAnswer = NoAnswer::Server(
-    "the memory servers do not agree on what keys begin with: a load has reached some of them only; load the tree again",
+    "the memory servers do not agree on the code of keys: a load has reached some of them only; load the tree again",
 );
 
 /// Requests that are sent again for other words, at most: while a load replaces the trees of one server after the other.
@@ -100,20 +100,20 @@ impl QueryClient {
             if again > 1 {
                 self.sleep_until(self.now() + PAUSE * (1 << again)).await;
             }
-            let word = self.state.borrow().prefix.word(key);
+            let word = self.state.borrow().code.word(key);
             *trips += 1;
             let mut answer = self.ask(ask(word)).await;
-            if answer == Answer::OtherPrefix(None) {
+            if answer == Answer::OtherCode(None) {
                 // A read is told more than a write.
                 *trips += 1;
                 answer = self.ask(Ask::of_bytes(Op::Get, word, key, &[])).await;
-                if !matches!(answer, Answer::OtherPrefix(_)) {
+                if !matches!(answer, Answer::OtherCode(_)) {
                     continue;
                 }
             }
-            let Answer::OtherPrefix(prefix) = answer else { return Ok(answer) };
-            let prefix = prefix.and_then(|prefix| KeyPrefix::new(&prefix)).ok_or(STRANGE)?;
-            self.state.borrow_mut().prefix = prefix;
+            let Answer::OtherCode(description) = answer else { return Ok(answer) };
+            let code = description.and_then(|description| KeyCode::new(&description).ok()).ok_or(STRANGE)?;
+            self.state.borrow_mut().code = code;
         }
         Err(DISAGREE)
     }

@@ -1,6 +1,6 @@
 //! Messages to types of the tree and back. What a peer sends is checked here, field by field.
 
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{
     GlobalAddress, Integrity, KeyRange, Keys, LeafKind, LookupBytes, POINTER_ROOM, Partition, TopNode,
     TreeConfig, ValueLayout,
@@ -81,7 +81,7 @@ impl Describe for TreeInfo {
             leaf_nodes: counts.leaf_nodes,
             internal_nodes: counts.internal_nodes,
             record_bytes: counts.record_bytes,
-            prefix: config.prefix().spelled().to_vec(),
+            key_code: config.code().description().to_vec(),
             layers: counts.below.layers,
             layer_leaf_nodes: counts.below.leaf_nodes,
             layer_internal_nodes: counts.below.internal_nodes,
@@ -113,8 +113,7 @@ impl Describe for TreeInfo {
             root: GlobalAddress(tree.root_address),
             root_level: MessageError::bits_8("root_level", tree.root_level)?,
         };
-        let prefix = KeyPrefix::new(&tree.prefix)
-            .ok_or_else(|| MessageError::field("prefix", "up to 48 bytes", tree.prefix.len() as u64))?;
+        let key_code = KeyCode::new(&tree.key_code).map_err(MessageError::structure)?;
         let below = LayerCounts {
             layers: tree.layers,
             leaf_nodes: tree.layer_leaf_nodes,
@@ -122,7 +121,7 @@ impl Describe for TreeInfo {
         };
         let proto::TreeDescription { keys, leaf_nodes, internal_nodes, record_bytes, .. } = tree;
         let counts = LoadCounts { keys, leaf_nodes, internal_nodes, record_bytes, below };
-        Ok(Self { partition, config: config.with_prefix(prefix), counts })
+        Ok(Self { partition, config: config.with_code(key_code), counts })
     }
 }
 

@@ -62,7 +62,7 @@ pub async fn load_servers(
     load_parts(servers, parts, layout, contents, tell).await
 }
 
-/// The same with keys of bytes, which are sorted. What nearly all of them begin with is left out, whatever the layout says.
+/// The same with keys of bytes, which are sorted. They choose the code, whatever the layout says.
 ///
 /// # Errors
 /// See [`LoadTreesError`].
@@ -72,11 +72,11 @@ pub async fn load_servers_bytes(
     layout: Layout,
     tell: impl FnMut(LoadProgress),
 ) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
-    let prefix = pairs.prefix();
-    let words: Vec<u64> = (0..pairs.len()).map(|at| prefix.word(pairs.key(at))).collect();
+    let code = pairs.code();
+    let words: Vec<u64> = (0..pairs.len()).map(|at| code.word(pairs.key(at))).collect();
     let parts = divide_words(&words, servers.len() as u16)?;
     drop(words);
-    let layout = Layout { keys: Some(Keys::Bytes), prefix: Some(prefix), ..layout };
+    let layout = Layout { keys: Some(Keys::Bytes), code: Some(code), ..layout };
     let contents = |number, range, places| {
         let (from, pairs) = (Arc::clone(&pairs), Arc::clone(&pairs));
         let bytes = |places: Range<usize>| places.map(|at| from.record(at).len() as u64).sum();
@@ -145,7 +145,7 @@ fn begin(
         inline_value_bytes: layout.values.map(|values| layout_code(values, LeafKind::Plain)),
         buckets: layout.leaves.map(|leaves| leaves == LeafKind::Buckets),
         byte_keys: layout.keys.map(|keys| keys == Keys::Bytes),
-        prefix: layout.prefix.map(|prefix| prefix.spelled().to_vec()),
+        key_code: layout.code.map(|code| code.description().to_vec()),
     }
 }
 
@@ -195,7 +195,7 @@ fn records(data: &BytePairs, places: &mut Range<usize>) -> proto::LoadPairs {
 #[cfg(test)]
 mod tests {
     use fatbtree_blink::ValueLayout;
-    use fatbtree_blink::layers::KeyPrefix;
+    use fatbtree_blink::layers::KeyCode;
 
     use super::*;
 
@@ -208,7 +208,7 @@ mod tests {
             Layout { values, ..Layout::default() },
             Layout { leaves, ..Layout::default() },
             Layout { keys, ..Layout::default() },
-            Layout { values, leaves, keys, prefix: KeyPrefix::new(b"user:") },
+            Layout { values, leaves, keys, code: KeyCode::new(&[0, 0, b'u', 1]).ok() },
         ];
         for layout in layouts {
             let asked = layout.after(&own).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{KeyRange, Keys, LeafKind, MAX_VALUE, TreeConfig};
 use fatbtree_memserver::grpc::{Built, Incoming};
 use fatbtree_memserver::{Loaded, Origin};
@@ -163,17 +163,9 @@ fn shape(begin: &proto::LoadBegin, former: &TreeConfig) -> Result<TreeConfig, St
         values.map_err(|error| Status::invalid_argument(error.to_string()))?.map(|(values, _)| values);
     let leaves = begin.buckets.map(|buckets| if buckets { LeafKind::Buckets } else { LeafKind::Plain });
     let keys = begin.byte_keys.map(|bytes| if bytes { Keys::Bytes } else { Keys::Numbers });
-    let prefix = match begin.prefix.as_deref().map(KeyPrefix::new) {
-        Some(None) => {
-            return Err(Status::invalid_argument(format!(
-                "a prefix of {} bytes: up to {} are possible",
-                begin.prefix.as_ref().map_or(0, Vec::len),
-                KeyPrefix::MOST
-            )));
-        }
-        prefix => prefix.flatten(),
-    };
-    let shape = Layout { values, leaves, keys, prefix }.after(former);
+    let code = begin.key_code.as_deref().map(KeyCode::new).transpose();
+    let code = code.map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let shape = Layout { values, leaves, keys, code }.after(former);
     shape.map_err(|error| Status::invalid_argument(error.to_string()))
 }
 

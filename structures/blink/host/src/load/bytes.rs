@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fatbtree_blink::layers::{Division, KeyPrefix, MAX_KEY_BYTES, SortedEntry, join, parts};
+use fatbtree_blink::layers::{Division, KeyCode, MAX_KEY_BYTES, SortedEntry, join, parts};
 use fatbtree_blink::node::LeafShape;
 use fatbtree_blink::{GlobalAddress, KeyRange, MAX_VALUE, TreeConfig};
 
@@ -116,10 +116,10 @@ impl BytePairs {
         Self { ends, content }
     }
 
-    /// What a load of these pairs leaves out of keys, which are sorted.
+    /// The code that a load of these pairs chooses, which are sorted.
     #[must_use]
-    pub fn prefix(&self) -> KeyPrefix {
-        KeyPrefix::of_sorted(self.len(), |at| self.key(at))
+    pub fn code(&self) -> KeyCode {
+        KeyCode::of_sorted(self.len(), |at| self.key(at))
     }
 
     /// The same pairs in the order of their keys.
@@ -173,7 +173,7 @@ impl Pairs for ByteKeys<'_> {
 
     fn check(&mut self, range: KeyRange, config: &TreeConfig) -> Result<(), LoadError> {
         let ends = [0, self.pairs.len().saturating_sub(1)].into_iter().take(self.pairs.len());
-        let mut words = ends.map(|at| config.prefix().word(self.pairs.key(at)));
+        let mut words = ends.map(|at| config.code().word(self.pairs.key(at)));
         match words.find(|&word| !range.contains(word)) {
             Some(key) => Err(LoadError::OutOfRange { key, range }),
             None => Ok(()),

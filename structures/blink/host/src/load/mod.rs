@@ -7,7 +7,7 @@
 //!        └─────┴────────┴────────┴─────┴─────────┴─────┴──────┴─────────┴───────┴─────────┘
 //! ```
 //!
-//! Where keys are bytes, their [prefix](fatbtree_blink::layers::KeyPrefix) lies behind the superblock, and the
+//! Where keys are bytes, their [code](fatbtree_blink::layers::KeyCode) lies behind the superblock, and the
 //! [layers](fatbtree_blink::layers) below the first one between its root and the records: all their blocks, then their other leaves, then their
 //! internal nodes.
 //!
@@ -37,7 +37,7 @@ mod plan;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::node::LINE;
 use fatbtree_blink::{
     ConfigError, GlobalAddress, KeyRange, Keys, LeafKind, Partition, Superblock, TreeConfig, ValueLayout,
@@ -129,8 +129,8 @@ pub struct Layout {
     pub leaves: Option<LeafKind>,
     /// Kind of keys, likewise.
     pub keys: Option<Keys>,
-    /// What the first layer leaves out of keys of bytes, likewise.
-    pub prefix: Option<KeyPrefix>,
+    /// Code of keys of bytes, likewise.
+    pub code: Option<KeyCode>,
 }
 
 impl Layout {
@@ -141,7 +141,7 @@ impl Layout {
             values: Some(config.values()),
             leaves: Some(config.leaves()),
             keys: Some(config.keys()),
-            prefix: Some(*config.prefix()),
+            code: Some(config.code()),
         }
     }
 
@@ -156,9 +156,9 @@ impl Layout {
             (_, values) => values,
         });
         let leaves = self.leaves.unwrap_or(former.leaves());
-        let prefix = self.prefix.unwrap_or(*former.prefix());
+        let code = self.code.unwrap_or(former.code());
         let config = former.with_keys(Keys::Numbers)?.with_values(values)?.with_leaves(leaves)?;
-        Ok(config.with_keys(keys)?.with_prefix(prefix))
+        Ok(config.with_keys(keys)?.with_code(code))
     }
 }
 
@@ -330,7 +330,7 @@ fn fill<P: Pairs>(
     };
     nodes[..LINE].copy_from_slice(&superblock.to_bytes());
     if config.keys() == Keys::Bytes {
-        nodes[LINE..2 * LINE].copy_from_slice(&config.prefix().to_line());
+        nodes[LINE..][..KeyCode::AREA].copy_from_slice(&config.code().to_area());
     }
     let refill = former.is_some();
     let placed = Records { bytes: &mut *records, from: plan.records_from, used: 0, server, refill };

@@ -156,7 +156,7 @@ async fn scan_bytes<V: Verbs>(
         return answer(None, &[]);
     }
     // The next partition has what is after this one's end.
-    let border = own.range.high.map(|high| pool.config().tree.prefix().least_key(high));
+    let border = own.range.high.map(|high| pool.config().tree.code().least_key(high));
     let behind = border.filter(|border| high.as_ref().is_none_or(|high| border < high));
     let most = request.limit.min(bounds.records);
     let options = ScanOptions { wanted: most as usize, ..ScanOptions::default() };

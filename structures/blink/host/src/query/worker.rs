@@ -211,11 +211,11 @@ impl QueryWorker {
     pub fn handle(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let Some(request) = self.responder.handle(now, from, datagram) else { return };
         let (ticket, key, range) = (request.ticket, request.key, self.info.partition.range);
-        let (prefix, are_bytes) = (self.info.config.prefix(), self.info.config.keys() == Keys::Bytes);
+        let (code, are_bytes) = (self.info.config.code(), self.info.config.keys() == Keys::Bytes);
         let is_other_kind = request.bytes.is_some() != are_bytes;
         // What switches know of a key must be what is known of it here.
         let is_other_word =
-            are_bytes && request.bytes.as_ref().is_some_and(|bytes| prefix.word(&bytes.key) != key);
+            are_bytes && request.bytes.as_ref().is_some_and(|bytes| code.word(&bytes.key) != key);
         let is_elsewhere = key < range.low || range.is_below(key);
         if (is_elsewhere || is_other_kind || is_other_word) && !self.is_linked() {
             // The session has ended, perhaps because the server has another tree, with other keys: no client
@@ -225,8 +225,8 @@ impl QueryWorker {
             return;
         }
         if is_other_word {
-            let prefix = prefix.spelled().to_vec();
-            self.responder.finish(ticket, Outcome::OtherPrefix(prefix));
+            let description = code.description().to_vec();
+            self.responder.finish(ticket, Outcome::OtherCode(description));
             return;
         }
         if is_elsewhere {

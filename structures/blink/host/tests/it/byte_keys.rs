@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use common::{memory, roots};
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::plain::PlainClient;
 use fatbtree_blink::{BytesRange, KeyRange, Keys, Order, ScanOptions, Start, TreeConfig, verify_at_hand};
 use fatbtree_blink_host::{
@@ -80,9 +80,9 @@ fn agrees_with_map(tree: &LoadedTree, model: &Model) {
     let found = verify_at_hand(&regions, &tree.config, tree.partition, may_lie).unwrap();
     assert_eq!(found.keys, model.len() as u64);
     assert_eq!(tree.counts.keys, model.len() as u64);
-    let mut line = [0; 64];
-    tree.region.read(64, &mut line).unwrap();
-    assert_eq!(KeyPrefix::parse(&line), Some(*tree.config.prefix()));
+    let mut area = [0; KeyCode::AREA];
+    tree.region.read(64, &mut area).unwrap();
+    assert_eq!(KeyCode::parse_area(&area), Some(tree.config.code()));
 }
 
 fn model() -> impl Strategy<Value = Model> {
@@ -92,15 +92,15 @@ fn model() -> impl Strategy<Value = Model> {
 
 proptest! {
     #[test]
-    fn what_was_loaded_is_read(model in model(), config in prop::sample::select(configs()), prefix in 0..4_usize) {
+    fn what_was_loaded_is_read(model in model(), config in prop::sample::select(configs()), code in 0..4_usize) {
         let pairs = pairs_of(&model);
-        let config = match prefix {
-            0 => config,
-            // Some keys have it, and others do not.
-            1 => config.with_prefix(KeyPrefix::new(b"https://").unwrap()),
-            2 => config.with_prefix(KeyPrefix::new(b"12345678").unwrap()),
-            _ => config.with_prefix(pairs.prefix()),
-        };
+        let config = config.with_code(match code {
+            0 => KeyCode::NONE,
+            // Some keys are as it expects, and others are not.
+            1 => KeyCode::new(&[0, 1, b'a', 255, b'h', 9, 1, 0, b'h', b't', 255]).unwrap(),
+            2 => KeyCode::new(&[7 << 2, 1, 0, 255, b'1', 1]).unwrap(),
+            _ => pairs.code(),
+        });
         agrees_with_map(&load(config, &pairs), &model);
     }
 }
@@ -122,32 +122,31 @@ fn layers_have_many_nodes_and_long_prefixes() {
         deep,
     ] {
         let pairs = pairs_of(&model);
-        for prefix in [KeyPrefix::NONE, pairs.prefix()] {
-            agrees_with_map(&load(config.with_prefix(prefix), &pairs), &model);
+        for code in [KeyCode::NONE, pairs.code()] {
+            agrees_with_map(&load(config.with_code(code), &pairs), &model);
         }
     }
 }
 
-/// What all keys begin with takes no layer.
+/// What many keys have in common takes no layer.
 #[test]
-fn urls_do_not_take_layers_to_say_what_all_begin_with() {
-    let model = numbered(1000, |number| format!("https://www.{:07}", number * 7919).into_bytes());
+fn urls_do_not_take_layers_to_say_what_many_have_in_common() {
+    let page = |number: u32| {
+        format!("https://www.{}.example/pages/{number:07}", ["apple", "boat"][number as usize % 2])
+    };
+    let model = numbered(5000, |number| page(number * 7919).into_bytes());
     let pairs = pairs_of(&model);
-    let (without, with) =
-        (load(configs()[0], &pairs), load(configs()[0].with_prefix(pairs.prefix()), &pairs));
-    assert_eq!(with.config.prefix().bytes(), b"https://www.");
+    let (without, with) = (load(configs()[0], &pairs), load(configs()[0].with_code(pairs.code()), &pairs));
     assert_eq!((without.counts.below.layers > 0, with.counts.below.layers), (true, 0));
 }
 
 #[test]
-fn keys_that_come_later_without_the_prefix_are_there_as_well() {
+fn servers_have_all_words_between_them() {
     let model = numbered(100, |number| format!("https://www.{number}").into_bytes());
     let pairs = pairs_of(&model);
     let cluster = load_cluster_bytes(&LoadOptions::new(configs()[0], 0), 2, &pairs).unwrap();
     let (first, last) = (&cluster.trees[0], &cluster.trees[1]);
-    assert_eq!(first.config.prefix().bytes(), b"https://www.");
-    let word = |key: &[u8]| first.config.prefix().word(key);
-    assert_eq!((word(b"ftp://a"), word(b"https://zzz"), word(b"")), (0, u64::MAX, 0));
+    assert_eq!(first.config.code(), pairs.code());
     assert!(first.partition.range.contains(0) && last.partition.range.contains(u64::MAX));
     let counts: Vec<u64> = cluster.trees.iter().map(|tree| tree.counts.keys).collect();
     assert_eq!(counts.iter().sum::<u64>(), 100);
@@ -155,13 +154,13 @@ fn keys_that_come_later_without_the_prefix_are_there_as_well() {
 }
 
 #[test]
-fn a_tree_of_bytes_is_found_in_its_folder_with_its_prefix() {
+fn a_tree_of_bytes_is_found_in_its_folder_with_its_code() {
     let folder = tempfile::tempdir().unwrap();
     let model = numbered(500, |number| {
         format!("https://www.{}/{}", number % 7, "x".repeat(number as usize % 40)).into_bytes()
     });
     let pairs = pairs_of(&model);
-    let config = configs()[4].with_prefix(pairs.prefix());
+    let config = configs()[4].with_code(pairs.code());
     let owner = || FolderOwner { server: "left".to_owned(), partition: 3, address: Ipv4Addr::LOCALHOST };
     let open = || TreeFolder::open(folder.path(), owner(), 4096).unwrap();
     {
@@ -179,7 +178,7 @@ fn a_tree_of_bytes_is_found_in_its_folder_with_its_prefix() {
     bytes[64 + 6] ^= 1;
     std::fs::write(&file, &bytes).unwrap();
     let error = tree_in(&open()).unwrap_err().to_string();
-    assert!(error.contains("is not the beginning of its keys"), "{error}");
+    assert!(error.contains("is not the code of its keys"), "{error}");
 }
 
 #[test]

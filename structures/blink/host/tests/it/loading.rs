@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::lab::options;
 use common::service::{Service, soon};
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{KeyRange, Keys, LeafKind, TreeConfig, ValueLayout, value};
 use fatbtree_blink_host::grpc::{
     LoadTreesError, Loading, TreeCalls, load_empty, load_servers, load_servers_bytes, proto as tree,
@@ -36,7 +37,7 @@ async fn open(client: &mut grpc::Client, known: Option<u64>) -> Result<SessionId
 }
 
 /// The layout that the tree has.
-const AS_BEFORE: Layout = Layout { values: None, leaves: None, keys: None, prefix: None };
+const AS_BEFORE: Layout = Layout { values: None, leaves: None, keys: None, code: None };
 
 const STALL: Duration = Duration::from_millis(300);
 
@@ -132,12 +133,12 @@ async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
     let mut config = TreeConfig::new(16, 1024, ValueLayout::OutOfLine).unwrap();
     let (values, leaves) = (Some(ValueLayout::ByLength(32)), Some(LeafKind::Buckets));
     for layout in [
-        Layout { values: Some(ValueLayout::SHORT), leaves: None, keys: None, prefix: None },
+        Layout { values: Some(ValueLayout::SHORT), leaves: None, keys: None, code: None },
         AS_BEFORE,
-        Layout { values, leaves, keys: None, prefix: None },
+        Layout { values, leaves, keys: None, code: None },
         AS_BEFORE,
-        Layout { values: None, leaves: Some(LeafKind::Plain), keys: None, prefix: None },
-        Layout { values: Some(ValueLayout::OutOfLine), leaves: None, keys: None, prefix: None },
+        Layout { values: None, leaves: Some(LeafKind::Plain), keys: None, code: None },
+        Layout { values: Some(ValueLayout::OutOfLine), leaves: None, keys: None, code: None },
     ] {
         config = layout.after(&config).unwrap();
         // Values have 8 bytes and more.
@@ -149,12 +150,12 @@ async fn a_load_changes_the_layout_and_the_next_one_keeps_it() {
     let empty = load_empty(
         services[0].client().await,
         KeyRange::of(..9),
-        Layout { values, leaves: None, keys: None, prefix: None },
+        Layout { values, leaves: None, keys: None, code: None },
     );
     assert_eq!(empty.await.unwrap().config.values(), ValueLayout::ByLength(32));
     // No leaf of buckets has room for these: said before anything is sent, and nothing has changed.
     let before = services[1].handle.info().await.unwrap();
-    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves, keys: None, prefix: None };
+    let wide = Layout { values: Some(ValueLayout::ByLength(64)), leaves, keys: None, code: None };
     let refused = load_servers(clients(&services).await, data(100), wide, |_| {}).await.unwrap_err();
     assert!(refused.to_string().contains("choose plain leaves"), "{refused}");
     assert_eq!(services[1].handle.info().await.unwrap(), before);
@@ -311,8 +312,9 @@ async fn servers_are_filled_with_keys_of_bytes() {
     let infos = load(clients(&services).await).await.unwrap();
     assert_eq!([infos[0].counts.keys, infos[1].counts.keys], [2500, 2500]);
     for info in &infos {
-        assert_eq!((info.config.keys(), info.config.prefix().bytes()), (Keys::Bytes, b"user:".to_vec()));
-        assert_eq!(info.counts.below.layers, 0, "eight bytes behind that tell them apart");
+        assert_eq!(info.config.keys(), Keys::Bytes);
+        assert_ne!(info.config.code(), KeyCode::NONE);
+        assert_eq!(info.counts.below.layers, 0, "their code tells them apart");
     }
     let none = load_servers_bytes(clients(&services).await, Arc::default(), AS_BEFORE, |_| {}).await;
     assert!(matches!(none, Err(LoadTreesError::Keys(LoadError::TooFewKeys { keys: 0, servers: 2 }))));
@@ -326,9 +328,9 @@ async fn servers_are_filled_with_keys_of_bytes() {
 async fn keys_of_bytes_that_cannot_be_are_refused_and_nothing_has_changed() {
     let service = server(0, KeyRange::ALL).await;
     let before = service.handle.info().await.unwrap();
-    let begin = |keys, value_bytes, prefix: &[u8]| {
-        let (byte_keys, prefix) = (Some(true), Some(prefix.to_vec()));
-        begin_at(0, &tree::LoadBegin { keys, value_bytes, byte_keys, prefix, ..Default::default() })
+    let begin = |keys, value_bytes, code: &[u8]| {
+        let (byte_keys, key_code) = (Some(true), Some(code.to_vec()));
+        begin_at(0, &tree::LoadBegin { keys, value_bytes, byte_keys, key_code, ..Default::default() })
     };
     let records = |pairs: &[(&str, &str)], keys: Vec<u64>, more: u32| {
         let pairs = byte_pairs(pairs);
@@ -348,7 +350,8 @@ async fn keys_of_bytes_that_cannot_be_are_refused_and_nothing_has_changed() {
         (vec![begin(1, 2, b""), content(&no_pair)], "no key with a value"),
         (vec![begin(2, 8, b""), records(&[("b", "1"), ("a", "2")], vec![], 0)], "not above the one before"),
         (vec![begin(2, 8, b""), records(&[("a", "1"), ("a", "2")], vec![], 0)], "not above the one before"),
-        (vec![begin(2, 8, &[b'a'; 49])], "a prefix of 49 bytes: up to 48"),
+        (vec![begin(2, 8, &[0; 4089])], "in at most 4088 bytes, found 4089"),
+        (vec![begin(2, 8, &[0, 0, b'a', 1, 0, 0])], "the row at byte 4 of a code of keys is damaged"),
     ] {
         let status = Raw::refused(&service, all).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fatbtree_blink::layers::KeyPrefix;
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{Integrity, KeyRange, Keys, TreeConfig, ValueLayout};
 use fatbtree_blink_host::{LoadOptions, bulk_load, seeded};
 use fatbtree_query::{Answer, Ask, Requester, RequesterOptions};
@@ -23,7 +23,7 @@ fn lab() -> Lab {
 }
 
 fn first_word(key: &[u8]) -> u64 {
-    KeyPrefix::NONE.word(key)
+    KeyCode::NONE.word(key)
 }
 
 fn client() -> Requester {
@@ -79,7 +79,7 @@ fn keys_of_bytes_are_answered_as_a_model_answers() {
                 let all: Vec<_> = model.range(key.clone()..).take_while(|(found, _)| within(found)).collect();
                 let next = match all.get(limit - 1) {
                     Some((last, _)) => Some([&last[..], &[0]].concat()),
-                    None => Some(KeyPrefix::NONE.least_key(BORDER)),
+                    None => Some(KeyCode::NONE.least_key(BORDER)),
                 };
                 let mut payload = Vec::new();
                 bytes::push_option(&mut payload, next.filter(within).as_deref());
@@ -151,26 +151,25 @@ fn keys_of_the_other_kind_and_of_other_servers_are_refused() {
     assert!(matches!(there, Answer::Value(_)), "{there:?}");
 }
 
-/// The header has another word than the payload's key: of this partition, too. The answer to a read tells what keys begin with.
+/// The header has another word than the payload's key: of this partition, too. The answer to a read tells the code.
 #[test]
 fn keys_under_other_words_are_not_looked_for() {
-    let prefix = KeyPrefix::new(b"boa").unwrap();
+    // It takes more than one packet.
+    let description: Vec<u8> =
+        (0..255).flat_map(|last| [1, 3, last, b'a', 1, b'b', 2, b'o', 9, b't', 3]).collect();
+    let code = KeyCode::new(&description).unwrap();
     let server = lab().server.info().config;
-    let mut lab = Lab::of(server.with_prefix(prefix), KeyRange { low: 1, high: Some(u64::MAX) }, &[]);
+    let mut lab = Lab::of(server.with_code(code), KeyRange { low: 1, high: Some(u64::MAX) }, &[]);
     let (mut worker, mut client) = (lab.worker(1), client());
     let mut asked = |question| ask(&mut lab, &mut worker, &mut client, 1, question, |_| {});
-    let (word, told) = (prefix.word(b"boat"), Answer::OtherPrefix(Some(b"boa".to_vec())));
+    let (word, told) = (code.word(b"boat"), Answer::OtherCode(Some(description)));
     assert_eq!(asked(Ask::of_bytes(Op::Put, word, b"boat", b"x")), Answer::Written);
-    for wrong in [first_word(b"boat"), prefix.word(b"boar"), word + 1, 0, u64::MAX] {
+    for wrong in [first_word(b"boat"), code.word(b"boar"), word + 1, 0, u64::MAX] {
         assert_eq!(asked(Ask::of_bytes(Op::Get, wrong, b"boat", &[])), told, "{wrong:x}");
         assert_eq!(asked(Ask::scan_bytes(wrong, b"boat", None, 5)), told, "{wrong:x}");
         for op in [Op::Put, Op::Update, Op::Delete] {
             let value = if op == Op::Delete { &[][..] } else { b"y" };
-            assert_eq!(
-                asked(Ask::of_bytes(op, wrong, b"boat", value)),
-                Answer::OtherPrefix(None),
-                "{wrong:x}"
-            );
+            assert_eq!(asked(Ask::of_bytes(op, wrong, b"boat", value)), Answer::OtherCode(None), "{wrong:x}");
         }
     }
     assert_eq!(asked(Ask::of_bytes(Op::Get, word, b"boat", &[])), Answer::Value(b"x".to_vec()));
@@ -208,12 +207,14 @@ fn a_client_stays_known_when_its_worker_begins_anew() {
     let mut lab = lab();
     let (mut worker, mut client) = (lab.worker(1), client());
     let (key, config, range) = (b"boat", lab.server.info().config, lab.server.info().partition.range);
-    for (round, prefix) in [&b""[..], b"bo", b"boat"].into_iter().enumerate() {
-        let prefix = KeyPrefix::new(prefix).unwrap();
+    for (round, description) in
+        [&[][..], &[0, 1, b'b', 1, b'z', 9], &[0, 1, b'b', 2, b'z', 9]].into_iter().enumerate()
+    {
+        let code = KeyCode::new(description).unwrap();
         if round > 0 {
             let generation = lab.server.info().generation + 1;
             let range = KeyRange { low: 1, ..range };
-            let options = LoadOptions::new(config.with_prefix(prefix), 1);
+            let options = LoadOptions::new(config.with_code(code), 1);
             let load = LoadOptions { spare_bytes: 4 << 20, range, generation, ..options };
             let (now, tree) = (lab.now, bulk_load(&load, &[], &mut seeded(SEED, 20)).unwrap());
             lab.server.install(now, tree).unwrap();
@@ -221,9 +222,9 @@ fn a_client_stays_known_when_its_worker_begins_anew() {
         let mut asked = |question| ask(&mut lab, &mut worker, &mut client, 1, question, |_| {});
         if round > 0 {
             let stale = first_word(key) + 1;
-            assert_eq!(asked(Ask::of_bytes(Op::Put, stale, key, b"x")), Answer::OtherPrefix(None), "{round}");
+            assert_eq!(asked(Ask::of_bytes(Op::Put, stale, key, b"x")), Answer::OtherCode(None), "{round}");
         }
-        let word = prefix.word(key);
+        let word = code.word(key);
         assert_eq!(asked(Ask::of_bytes(Op::Put, word, key, b"x")), Answer::Written, "{round}");
         assert_eq!(asked(Ask::of_bytes(Op::Get, word, key, &[])), Answer::Value(b"x".to_vec()), "{round}");
     }
