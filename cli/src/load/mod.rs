@@ -355,7 +355,7 @@ fn told(server: String, info: &TreeServerInfo) -> LoadedServer {
         ),
         Keys::Bytes => {
             // The first key beyond, as it can be typed.
-            let border = |word| show(&info.config.code().least_key(word));
+            let border = |word| show(&info.config.code().shortest_key(word));
             (border(range.low), range.high.map(border))
         }
     };

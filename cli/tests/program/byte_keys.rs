@@ -72,7 +72,7 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
     let names = names.to_str().expect("a plain path");
     let loaded = load(&["--keys", names]);
     // Borders are shown as keys.
-    assert!(loaded.contains("before @") && loaded.contains("the end"), "{loaded}");
+    assert!(loaded.contains("before u ") && loaded.contains("the end"), "{loaded}");
     for workload in ["c", "a", "b"] {
         measured(&["--workload", workload, "--keys", names]);
     }

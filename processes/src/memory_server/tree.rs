@@ -116,7 +116,7 @@ impl Hosted for TreeSource {
     fn registered(info: &TreeInfo) -> Registered {
         let (low, root) = (info.partition.range.low, info.partition.root.raw());
         let are_bytes = info.config.keys() == Keys::Bytes;
-        let first_key = are_bytes.then(|| info.config.code().least_key(low));
+        let first_key = are_bytes.then(|| info.config.code().shortest_key(low));
         Registered { low, first_key, root, is_led: true }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{KeyRange, Regions, SuperRoot, TopReader, TreeTop, WalkError, separator};
 use fatbtree_memserver::{MemoryServer, ServerError, ServerOptions};
 use fatbtree_verbs::Device;
@@ -99,11 +100,36 @@ pub fn divide(keys: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize>)>, Lo
     (0..servers).map(|server| Ok((low(server)?, begin(server)..begin(server + 1)))).collect()
 }
 
-/// Divides ascending words, the beginnings of keys of bytes, by count as far as they differ. Returns what [`divide`] does.
+/// Divides sorted keys of bytes by count, as far as their words differ. Returns what [`divide`] does. A border is the word of the shortest key
+/// between those on its two sides, which people can read.
 ///
 /// # Errors
 /// Every server needs a key whose word is greater than those of the server before.
-pub fn divide_words(words: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize>)>, LoadError> {
+pub fn divide_pairs(
+    pairs: &BytePairs,
+    code: KeyCode,
+    servers: u16,
+) -> Result<Vec<(u64, Range<usize>)>, LoadError> {
+    let words: Vec<u64> = (0..pairs.len()).map(|at| code.word(pairs.key(at))).collect();
+    let low = |begin: usize| {
+        let Some(last) = begin.checked_sub(1) else { return 0 };
+        let (last, first) = (pairs.key(last), pairs.key(begin));
+        let common = last.iter().zip(first).take_while(|(one, other)| one == other).count();
+        let text = str::from_utf8(first).ok();
+        let is_whole = |end: &usize| text.is_none_or(|text| text.is_char_boundary(*end));
+        let end = (common + 1..first.len()).find(is_whole).unwrap_or(first.len());
+        let word = code.word(&first[..end]);
+        if word > words[begin - 1] { word } else { words[begin] }
+    };
+    let places = divide_words(&words, servers)?;
+    Ok(places.into_iter().map(|places| (low(places.start), places)).collect())
+}
+
+/// Divides ascending words by count, as far as they differ.
+///
+/// # Errors
+/// As for [`divide_pairs`].
+pub fn divide_words(words: &[u64], servers: u16) -> Result<Vec<Range<usize>>, LoadError> {
     if servers == 0 || words.len() < usize::from(servers) {
         return Err(LoadError::TooFewKeys { keys: words.len(), servers });
     }
@@ -118,8 +144,7 @@ pub fn divide_words(words: &[u64], servers: u16) -> Result<Vec<(u64, Range<usize
         begins.push(border.ok_or(LoadError::TooAlike { servers })?);
     }
     let ends = begins.iter().skip(1).copied().chain([words.len()]);
-    let low = |at: usize| if at == 0 { 0 } else { separator(words[at - 1], words[at]) };
-    Ok(begins.iter().zip(ends).map(|(&begin, end)| (low(begin), begin..end)).collect())
+    Ok(begins.iter().zip(ends).map(|(&begin, end)| begin..end).collect())
 }
 
 /// Splits sorted keys of bytes over servers, as [`load_cluster`] does with numbers. They choose the code.
@@ -132,10 +157,10 @@ pub fn load_cluster_bytes(
     pairs: &BytePairs,
 ) -> Result<Cluster, LoadError> {
     let config = options.config.with_code(pairs.code());
-    let words: Vec<u64> = (0..pairs.len()).map(|at| config.code().word(pairs.key(at))).collect();
+    let parts = divide_pairs(pairs, config.code(), servers)?;
     let options = LoadOptions { config, ..*options };
     let build = |places: Range<usize>, options: &LoadOptions| bulk_load_bytes(options, &pairs.part(places));
-    build_parts(&options, divide_words(&words, servers)?.into_iter(), build)
+    build_parts(&options, parts.into_iter(), build)
 }
 
 /// Splits strictly ascending keys at given borders, and loads each part: partition `n` begins at `lows[n]` and ends where the

@@ -78,7 +78,9 @@ mod values;
 
 use fatbtree_memserver::{Event, Handle, Mailbox, MemoryServer, ServerInfo};
 
-pub use cluster::{Cluster, divide, divide_words, load_cluster, load_cluster_bytes, load_ranges};
+pub use cluster::{
+    Cluster, divide, divide_pairs, divide_words, load_cluster, load_cluster_bytes, load_ranges,
+};
 pub use finder::{KeyPlaces, LocateError, MAX_LOCATE_KEYS};
 pub use kept::{BuildError, TreeFolder, TreeStorage, build_in, tree_in};
 pub use load::{

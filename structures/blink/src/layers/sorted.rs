@@ -95,10 +95,8 @@ impl Division {
                 numbered += 1;
                 let begins_at = beginning.below(word);
                 let last = Spelled::of(key(shared.end - 1));
-                let common = match beginning.is_end(word) {
-                    true => 0,
-                    false => spelled.common(&last, begins_at, MAX_PREFIX),
-                };
+                // All of them have the prefix of their layer, so none lies at an end of it.
+                let common = spelled.common(&last, begins_at, MAX_PREFIX);
                 ahead.push_back(Ahead {
                     keys: shared,
                     begins_at,

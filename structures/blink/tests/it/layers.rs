@@ -4,11 +4,11 @@ use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use common::byte_keys::{configs, key, pieces};
+use common::byte_keys::{codes, configs, key, pieces};
 use common::interleaved::Interleaved;
 use common::{Client, Lab};
 use fatbtree_blink::BytesRange;
-use fatbtree_blink::layers::MAX_KEY_BYTES;
+use fatbtree_blink::layers::{Division, MAX_KEY_BYTES};
 use fatbtree_blink::{
     Allocation, Change, OperationError, Order, ScanOptions, Start, TreeConfig, ValueLayout,
 };
@@ -93,10 +93,10 @@ proptest! {
 
     #[test]
     fn one_writer_does_what_a_map_does(
-        shape in 0..8usize, masked: bool, few in 1..40_usize, keys in prop::collection::vec(key(), 40),
+        shape in 0..8usize, code in 0..3usize, masked: bool, few in 1..40_usize, keys in prop::collection::vec(key(), 40),
         steps in prop::collection::vec((kind(), 0..40_usize, 0..40_usize), 1..400)
     ) {
-        let config = configs()[shape];
+        let config = configs()[shape].with_code(codes()[code]);
         let mut lab = Lab::with_many_locks(config);
         let client = lab.client(7, masked);
         let mut model = Model::new();
@@ -144,8 +144,8 @@ proptest! {
 
     /// Several clients, many operations of each at a time, in an order that the seed decides; each key has one writer.
     #[test]
-    fn many_writers_lose_nothing(shape in 0..8usize, round_robin: bool, seed: u64) {
-        let config = configs()[shape];
+    fn many_writers_lose_nothing(shape in 0..8usize, code in 0..3usize, round_robin: bool, seed: u64) {
+        let config = configs()[shape].with_code(codes()[code]);
         let mut lab = Lab::with_partitions(config, if round_robin { &[0x6161_6161_6161_6161] } else { &[] });
         lab.allocation = if round_robin { Allocation::RoundRobin } else { Allocation::Partitioned };
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -192,6 +192,31 @@ proptest! {
         let created: u64 = clients.iter().map(|client| client.stats().layers_created).sum();
         prop_assert!(created > 5, "{created} layers have come");
     }
+}
+
+/// Each two keys end a byte sooner than those before, so that they lie at an end of the layer that these have.
+#[test]
+fn keys_that_are_less_by_a_byte_each_time_do_not_lie_deeper_each_time() {
+    let config = configs()[0];
+    let mut lab = Lab::with_many_locks(config);
+    let client = lab.client(7, true);
+    let keys: Vec<Vec<u8>> = (0..180)
+        .rev()
+        .flat_map(|at| [b'a', b'b'].map(|end| [&vec![b'm'; at][..], &[end]].concat()))
+        .collect();
+    let mut sorted = BTreeSet::new();
+    for key in &keys {
+        assert!(
+            lab.run(&client, client.mutate_bytes(key, Change::Insert(b"x"), Start::Root)).result.unwrap()
+        );
+        sorted.insert(key.clone());
+    }
+    let layers = |key: &Vec<u8>| lab.run(&client, client.lookup_bytes(key, Start::Root)).trips.layers;
+    let most = keys.iter().map(layers).max().unwrap();
+    assert!(most <= 2 * 180 / 8 + 2, "{most} layers for 180 bytes");
+    let sorted: Vec<_> = sorted.into_iter().collect();
+    let division = Division::new(&config, sorted.len(), |at| &sorted[at]);
+    assert!(division.layers() <= 2 * 180 / 8 + 2, "{} layers are loaded", division.layers());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::convert::layout_code;
 use super::proto;
 use crate::TreeServerInfo;
-use crate::cluster::{divide, divide_words};
+use crate::cluster::{divide, divide_pairs};
 use crate::load::{BytePairs, Layout, LoadError};
 use crate::tenant::TreeInfo;
 
@@ -73,9 +73,7 @@ pub async fn load_servers_bytes(
     tell: impl FnMut(LoadProgress),
 ) -> Result<Vec<TreeServerInfo>, LoadTreesError> {
     let code = pairs.code();
-    let words: Vec<u64> = (0..pairs.len()).map(|at| code.word(pairs.key(at))).collect();
-    let parts = divide_words(&words, servers.len() as u16)?;
-    drop(words);
+    let parts = divide_pairs(&pairs, code, servers.len() as u16)?;
     let layout = Layout { keys: Some(Keys::Bytes), code: Some(code), ..layout };
     let contents = |number, range, places| {
         let (from, pairs) = (Arc::clone(&pairs), Arc::clone(&pairs));

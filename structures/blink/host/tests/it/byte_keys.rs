@@ -10,7 +10,7 @@ use fatbtree_blink::plain::PlainClient;
 use fatbtree_blink::{BytesRange, KeyRange, Keys, Order, ScanOptions, Start, TreeConfig, verify_at_hand};
 use fatbtree_blink_host::{
     BytePairs, Load, LoadError, LoadOptions, LoadedTree, TreeFolder, TreeStorage, build_in, bulk_load,
-    bulk_load_bytes, divide_words, fixed, load_cluster_bytes, seeded, tree_in,
+    bulk_load_bytes, divide_pairs, divide_words, fixed, load_cluster_bytes, seeded, tree_in,
 };
 use fatbtree_memserver::FolderOwner;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 #[path = "../../../tests/it/common/byte_keys.rs"]
 mod keys;
 
-use keys::{configs, key};
+use keys::{codes, configs, key};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -94,13 +94,7 @@ proptest! {
     #[test]
     fn what_was_loaded_is_read(model in model(), config in prop::sample::select(configs()), code in 0..4_usize) {
         let pairs = pairs_of(&model);
-        let config = config.with_code(match code {
-            0 => KeyCode::NONE,
-            // Some keys are as it expects, and others are not.
-            1 => KeyCode::new(&[0, 1, b'a', 255, b'h', 9, 1, 0, b'h', b't', 255]).unwrap(),
-            2 => KeyCode::new(&[7 << 2, 1, 0, 255, b'1', 1]).unwrap(),
-            _ => pairs.code(),
-        });
+        let config = config.with_code(codes().get(code).copied().unwrap_or_else(|| pairs.code()));
         agrees_with_map(&load(config, &pairs), &model);
     }
 }
@@ -216,16 +210,18 @@ fn what_cannot_be_loaded_is_refused() {
 
 #[test]
 fn words_are_divided_where_they_differ() {
-    let places = |words: &[u64], servers| {
-        divide_words(words, servers)
-            .map(|parts| parts.into_iter().map(|(_, places)| places).collect::<Vec<_>>())
-    };
+    let places = |words: &[u64], servers| divide_words(words, servers);
     assert_eq!(places(&[1, 2, 3, 4], 2), Ok(vec![0..2, 2..4]));
     assert_eq!(places(&[1, 2, 2, 2, 2, 3], 2), Ok(vec![0..1, 1..6]));
     assert_eq!(places(&[2, 2, 2, 2, 3], 2), Ok(vec![0..4, 4..5]));
     assert_eq!(places(&[2, 2, 2, 2], 2), Err(LoadError::TooAlike { servers: 2 }));
     assert_eq!(places(&[2], 2), Err(LoadError::TooFewKeys { keys: 1, servers: 2 }));
-    let lows: Vec<u64> =
-        divide_words(&[1, 1, 9, 9, 40, 41], 3).unwrap().into_iter().map(|(low, _)| low).collect();
-    assert!(lows[0] == 0 && (2..=9).contains(&lows[1]) && (10..=40).contains(&lows[2]));
+    let keys = ["appear", "apple", "boat", "bold", "größer", "grüner"];
+    let mut pairs = BytePairs::default();
+    keys.iter().for_each(|key| pairs.push(key.as_bytes(), b"").unwrap());
+    for code in [KeyCode::NONE, pairs.code()] {
+        let parts = divide_pairs(&pairs, code, 6).unwrap();
+        let borders: Vec<_> = parts.iter().map(|(low, _)| code.shortest_key(*low)).collect();
+        assert_eq!(borders, ["", "appl", "b", "bol", "g", "grü"].map(str::as_bytes), "{code:?}");
+    }
 }

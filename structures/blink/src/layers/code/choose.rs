@@ -13,6 +13,9 @@ const SAMPLE_BYTES: usize = 1 << 21;
 /// Bytes of a key that are looked at behind those that it shares with its neighbours: keys that come later will share more.
 const BEHIND: usize = 2;
 
+/// Keys that a load stands for at least: of a tree with few keys, more are to come that begin as these do.
+const FEW: usize = 1024;
+
 /// How often each byte was found behind a context.
 type Counts = BTreeMap<u8, u32>;
 
@@ -28,6 +31,7 @@ struct Candidate<'c> {
 /// Description of the model for these keys, which are sorted: up to so many bytes.
 pub(super) fn of_sorted<'k>(count: usize, key: impl Fn(usize) -> &'k [u8], most: usize) -> Vec<u8> {
     let counts = count_all(count, key);
+    let each = (FEW / count.max(1)).max(1) as u64;
     let even = Row::new(&(0..=u8::MAX).map(|byte| (byte, 1)).collect::<Vec<_>>(), 0).expect("it is one");
     let mut chosen: BTreeMap<(usize, &[u8]), Candidate<'_>> = BTreeMap::new();
     let mut left = most;
@@ -38,7 +42,7 @@ pub(super) fn of_sorted<'k>(count: usize, key: impl Fn(usize) -> &'k [u8], most:
             .filter_map(|(context, counts)| {
                 // Contexts begin with the last byte, so a shorter one is a beginning.
                 let shorter = (0..length).rev().find_map(|length| chosen.get(&(length, &context[..length])));
-                candidate(context, counts, shorter.map_or(&even, |shorter| &shorter.row))
+                candidate(context, counts, each, shorter.map_or(&even, |shorter| &shorter.row))
             })
             .collect();
         candidates.sort_by_key(|one| Reverse(one.saved / one.description.len() as u64));
@@ -83,8 +87,9 @@ fn count_all<'k>(count: usize, key: impl Fn(usize) -> &'k [u8]) -> BTreeMap<Vec<
     counts
 }
 
-/// The row for what was counted behind a context, if it saves more than it takes compared with that of a shorter context.
-fn candidate<'c>(context: &'c [u8], counts: &Counts, shorter: &Row) -> Option<Candidate<'c>> {
+/// The row for what was counted behind a context, if it saves more than it takes compared with that of a shorter context. Each key stands for
+/// so many.
+fn candidate<'c>(context: &'c [u8], counts: &Counts, each: u64, shorter: &Row) -> Option<Candidate<'c>> {
     let (all, most) = (counts.values().sum::<u32>(), *counts.values().max()?);
     // A context in which many bytes were found has others as well: each found byte counts once more, for one that was not.
     let others = u64::from(WHOLE) * counts.len() as u64 / (u64::from(all) + counts.len() as u64) / 256;
@@ -98,7 +103,7 @@ fn candidate<'c>(context: &'c [u8], counts: &Counts, shorter: &Row) -> Option<Ca
     let bits = |row: &Row| -> u64 {
         counts.iter().map(|(byte, count)| u64::from(*count) * u64::from(bits_of(row.width(*byte)))).sum()
     };
-    let saved = bits(shorter).checked_sub(bits(&row))?;
+    let saved = each * bits(shorter).checked_sub(bits(&row))?;
     let taken = 8 * 256 * description.len() as u64;
     (saved > taken).then_some(Candidate { context, row, description, saved })
 }

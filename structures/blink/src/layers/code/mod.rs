@@ -180,11 +180,23 @@ impl KeyCode {
     /// ```
     #[must_use]
     pub fn least_key(&self, word: u64) -> Vec<u8> {
+        self.first_key(word, |_| false)
+    }
+
+    /// The same border for people: the shortest of the keys with this word, if there are any. There may be lesser ones with the same word, which
+    /// are longer.
+    #[must_use]
+    pub fn shortest_key(&self, word: u64) -> Vec<u8> {
+        // What begins with the next byte has the word as well, or a greater one.
+        self.first_key(word, |walk| !walk.has_all_of(word))
+    }
+
+    fn first_key(&self, word: u64, is_behind: impl Fn(&Walk) -> bool) -> Vec<u8> {
         let Some(model) = self.0 else { return least_key(&word.to_be_bytes()) };
         let (mut walk, mut spelled) = (Walk::BEGIN, Vec::new());
         while !walk.begins_at(word) {
-            if walk.is_done() {
-                // All keys that begin so have lesser words; those that begin with the next byte have none.
+            if walk.is_done() || is_behind(&walk) {
+                // What begins so has lesser words, or is passed over; what begins with the next byte has not.
                 while spelled.pop_if(|byte| *byte == u8::MAX).is_some() {}
                 match spelled.last_mut() {
                     Some(byte) => *byte += 1,

@@ -91,6 +91,16 @@ proptest! {
     }
 
     #[test]
+    fn borders_can_be_read(code in code(), key in key(), kind in 0..4_u8, any: u64) {
+        let border = word(code, &key, kind, any);
+        let (shortest, least) = (code.shortest_key(border), code.least_key(border));
+        prop_assert!(shortest >= least && code.word(&shortest) == code.word(&least), "{:?} {:?}", shortest, least);
+        if code.word(&key) == border {
+            prop_assert!(shortest.len() <= key.len(), "{:?}", shortest);
+        }
+    }
+
+    #[test]
     fn any_word_has_a_beginning(code in code(), key in key(), kind in 0..4_u8, any: u64) {
         let word = word(code, &key, kind, any);
         let common = code.common(word);
@@ -137,6 +147,22 @@ fn keys_that_begin_alike_are_told_apart() {
     assert!(long > 0.999 && bytes < 3000, "{long} {bytes}");
 }
 
+/// However well the bytes of a key can be guessed, so that a word is read in bounded time.
+#[test]
+fn a_word_has_no_more_than_512_bytes() {
+    let code = KeyCode::new(&[2, 0, b'a', b'a', b'a', 1]).unwrap();
+    let keys = [&[b'a'; 4095][..], &[b'a'; 4096], &[&[b'a'; 600][..], b"b"].concat()];
+    let words = keys.map(|key| code.word(key));
+    let common = code.common(words[0]);
+    assert!(
+        (500..=512).contains(&common.len()) && common.iter().all(|byte| *byte == b'a'),
+        "{}",
+        common.len()
+    );
+    assert!(words.iter().all(|word| *word == words[0]));
+    assert!(!code.has_all_of(&Spelled::of(&[b'a'; 513]), words[0]));
+}
+
 #[test]
 fn keys_without_a_pattern_have_no_code() {
     let draw =
@@ -145,7 +171,34 @@ fn keys_without_a_pattern_have_no_code() {
         (1..5000).map(|n| [draw(n).to_be_bytes(), draw(!n).to_be_bytes()].concat()).collect();
     keys.sort_unstable();
     assert_eq!(of(&keys), KeyCode::NONE);
-    assert_eq!((of(&[]), of(&[b"alone".to_vec()])), (KeyCode::NONE, KeyCode::NONE));
+    assert_eq!(of(&[]), KeyCode::NONE);
+}
+
+/// A load may be small, and keys may come later that no load had.
+#[test]
+fn few_keys_teach_a_code_for_many() {
+    let code = of(&[b"https://a/1".to_vec(), b"https://a/2".to_vec()]);
+    assert!(code.word(b"https://a/1") < code.word(b"https://a/2"));
+    let apart = |kind: &str| {
+        let later: BTreeSet<_> = (0..1000).map(|n| code.word(format!("{kind}{n}").as_bytes())).collect();
+        later.len()
+    };
+    let found = [apart("https://a/"), apart("https://b/"), apart("ftp://"), apart("")];
+    assert!(found[0] > 990 && found[2] > 500, "{found:?}");
+}
+
+/// Contexts that need more than there is room for.
+#[test]
+fn a_description_is_never_too_long() {
+    let draw = |n: u64| fatbtree_remote_memory::mix(n);
+    let words: Vec<Vec<u8>> =
+        (0..300).map(|word| (0..9).map(|at| 33 + (draw(word * 9 + at) % 90) as u8).collect()).collect();
+    let one_of = |n: u64| &words[(draw(n) % 300) as usize][..];
+    let keys: BTreeSet<_> =
+        (0..20_000).map(|n| [one_of(n), one_of(!n), n.to_string().as_bytes()].concat()).collect();
+    let keys: Vec<_> = keys.into_iter().collect();
+    let code = of(&keys);
+    assert!((KeyCode::MOST - 20..=KeyCode::MOST).contains(&code.description().len()), "{code:?}");
 }
 
 #[test]

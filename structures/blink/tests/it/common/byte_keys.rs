@@ -1,5 +1,6 @@
 //! Keys of bytes that begin alike at many lengths, and small trees for them; the tests of the structure's host use them as well.
 
+use fatbtree_blink::layers::KeyCode;
 use fatbtree_blink::{Integrity, Keys, LeafKind, TreeConfig, ValueLayout};
 use proptest::prelude::*;
 
@@ -18,6 +19,13 @@ pub(crate) fn configs() -> Vec<TreeConfig> {
         }
     }
     all
+}
+
+/// Codes of keys: none, and two that expect some keys and not others.
+pub(crate) fn codes() -> [KeyCode; 3] {
+    let descriptions: [&[u8]; 3] =
+        [&[], &[0, 1, b'a', 255, b'h', 9, 1, 0, b'h', b't', 255], &[7 << 2, 1, 0, 255, b'1', 1]];
+    descriptions.map(|description| KeyCode::new(description).unwrap())
 }
 
 /// Pieces of keys, such that keys begin alike at many lengths.
