@@ -10,6 +10,9 @@ use crate::layers::key::Spelled;
 const SAMPLES: usize = 1 << 14;
 const SAMPLE_BYTES: usize = 1 << 21;
 
+/// Samples from one that is looked at to the next, so that those for which bytes are left lie among all. A prime: each is looked at.
+const STRIDE: usize = 10_000_019;
+
 /// Bytes of a key that are looked at behind those that it shares with its neighbours: keys that come later will share more.
 const BEHIND: usize = 2;
 
@@ -61,7 +64,7 @@ fn count_all<'k>(count: usize, key: impl Fn(usize) -> &'k [u8]) -> BTreeMap<Vec<
     let mut counts: BTreeMap<Vec<u8>, Counts> = BTreeMap::new();
     let (samples, mut left) = (count.min(SAMPLES), SAMPLE_BYTES);
     for sample in 0..samples {
-        let at = (sample as u64 * count as u64 / samples as u64) as usize;
+        let at = ((sample * STRIDE % samples) as u64 * count as u64 / samples as u64) as usize;
         let (before, here) = (at.saturating_sub(1), Spelled::of(key(at)));
         let shared = [before, (at + 1).min(count - 1)]
             .into_iter()

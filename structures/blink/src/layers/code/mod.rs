@@ -21,7 +21,7 @@ use model::{Model, Walk};
 ///
 /// ```text
 ///   key        h    t    t    p    s   …   a      p       p      l    e     …
-///   bits     0.01 0.01 0.01 0.01 0.01     4.1    2.9     1.2    0.9  0.3         until 64 bits are full
+///   bits     0.01 0.01 0.01 0.01 0.01     4.1    2.9     1.2    0.9  0.3         for example, until 64 bits are full
 /// ```
 ///
 /// **Order.** Each byte divides what is left of the range of words among all 256 bytes, in their order, and none gets nothing. So
@@ -42,8 +42,8 @@ use model::{Model, Walk};
 /// Two zeros stand before the key's first byte. A byte has the row of the longest context that the model has. The width of a row is 2¹⁶; what
 /// bytes without weights leave of it is divided by weights.
 ///
-/// A process keeps each model that it has seen, so that a code is a plain number beside a tree's other properties. A load chooses one model, so they are
-/// few; [`MOST_KNOWN`](Self::MOST_KNOWN) is a bound for what hostile peers can make a process keep.
+/// A process keeps each model that it has seen, so that a code is copied as a number is. A load chooses one model, so they are few;
+/// [`MOST_KNOWN`](Self::MOST_KNOWN) is a bound for what hostile peers can make a process keep.
 #[derive(Clone, Copy, Default)]
 pub struct KeyCode(Option<&'static Model>);
 

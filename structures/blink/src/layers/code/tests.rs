@@ -187,6 +187,17 @@ fn few_keys_teach_a_code_for_many() {
     assert!(found[0] > 990 && found[2] > 500, "{found:?}");
 }
 
+/// Keys so long that only some are looked at, from all parts of the load.
+#[test]
+fn long_keys_teach_a_code_as_well() {
+    let kind = |n: u32| if n < 10_000 { "a" } else { "zebras-are-at-the-end" };
+    let long = |n: u32| [&[b'p'; 400][..], format!("{}{n:05}", kind(n)).as_bytes()].concat();
+    let keys: Vec<_> = (0..20_000).map(long).collect();
+    let code = of(&keys);
+    let words: BTreeSet<_> = keys.iter().map(|key| code.word(key)).collect();
+    assert!(words.len() > 19_900, "{}", words.len());
+}
+
 /// Contexts that need more than there is room for.
 #[test]
 fn a_description_is_never_too_long() {
