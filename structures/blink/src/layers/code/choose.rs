@@ -115,10 +115,10 @@ fn candidate<'c>(context: &'c [u8], counts: &Counts, each: u64, shorter: &Row) -
 fn bits_of(width: u32) -> u32 {
     let whole = width.ilog2();
     // The fraction of the logarithm, bit by bit: a number from 1 to 2 is squared, and halved if it has passed 2.
-    let (mut rest, mut fraction) = (u64::from(width) << 31 >> whole, 0);
+    let (mut rest, mut fraction) = ((u64::from(width) << 31) >> whole, 0);
     for _ in 0..8 {
-        rest = rest * rest >> 31;
-        fraction = fraction << 1 | u32::from(rest >= 1 << 32);
+        rest = (rest * rest) >> 31;
+        fraction = (fraction << 1) | u32::from(rest >= 1 << 32);
         rest >>= u32::from(rest >= 1 << 32);
     }
     256 * WHOLE.ilog2() - (whole * 256 + fraction)

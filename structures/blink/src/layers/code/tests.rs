@@ -9,7 +9,8 @@ use crate::layers::key::read;
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![3 => prop::sample::select(&[0, 1, 0x61, 0x62, 0xfe, 0xff][..]), 1 => any::<u8>()];
     (0..4_usize, prop::collection::vec(byte, 0..24)).prop_map(|(alike, rest)| {
-        [&[&b"https://www.a"[..], b"https://b", b"", b"\0\0"][alike][..], &rest].concat()
+        let begin = [&b"https://www.a"[..], b"https://b", b"", b"\0\0"][alike];
+        [begin, &rest].concat()
     })
 }
 
