@@ -152,7 +152,8 @@ fn another_layout(file: &Path, cluster: &str) {
     assert!(told.contains("connect anew"), "{told}");
     process.close();
     let buckets = bench();
-    assert!(buckets < records / 2.0, "{buckets} bytes a lookup in buckets, {records} with records");
+    // Lookups that begin before all switches have the new plan ask for more.
+    assert!(buckets < 0.75 * records, "{buckets} bytes a lookup in buckets, {records} with records");
     load(&["--empty", "left"]);
     let mut process = self::client(file);
     soon(&mut process, 5, None, None);
