@@ -21,6 +21,20 @@ from fatbtree._native import AsyncClient
 
 __all__ = ["BytesClient", "Client", "Scan", "Transaction", "connect"]
 
+# Of both clients, as they are there.
+OPERATIONS = (
+    "get",
+    "get_many",
+    "put",
+    "put_many",
+    "insert",
+    "update",
+    "compare_and_swap",
+    "delete",
+    "stats",
+    "close",
+)
+
 
 class Client:
     """A connection to a cluster, whose methods are coroutines; see `fatbtree.Client` for what each does."""
@@ -28,18 +42,7 @@ class Client:
     def __init__(self, native):
         self._native = native
         # Without a call in between: each is the library's own coroutine.
-        for name in (
-            "get",
-            "get_many",
-            "put",
-            "put_many",
-            "insert",
-            "update",
-            "compare_and_swap",
-            "delete",
-            "stats",
-            "close",
-        ):
+        for name in OPERATIONS:
             setattr(self, name, getattr(native, name))
 
     def with_time_limit(self, limit):
@@ -93,18 +96,7 @@ class BytesClient:
 
     def __init__(self, native):
         self._native = native
-        for name in (
-            "get",
-            "get_many",
-            "put",
-            "put_many",
-            "insert",
-            "update",
-            "compare_and_swap",
-            "delete",
-            "stats",
-            "close",
-        ):
+        for name in OPERATIONS:
             setattr(self, name, getattr(native, name))
 
     def with_time_limit(self, limit):

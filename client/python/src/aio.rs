@@ -60,8 +60,9 @@ impl AsyncClient {
         guarded(self.connection.open()?.put(key.0, value)).await.map(|()| None).map_err(raised)
     }
 
-    async fn put_many(&self, pairs: Pairs) -> PyResult<Failures> {
+    async fn put_many(&self, pairs: Pairs<Key>) -> PyResult<Failures> {
         let Pairs { keys, pairs, failed } = pairs;
+        let pairs = pairs.into_iter().map(|(Key(key), value)| (key, value));
         Ok(failures(failed, keys, guarded(self.connection.open()?.put_many(pairs)).await.map_err(raised)?))
     }
 

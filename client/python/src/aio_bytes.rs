@@ -8,11 +8,11 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::aio::{SharedScan, bytes, close, next_part};
-use crate::bytes_key::{BytesKey, BytesPairs, Prefix, keys};
+use crate::bytes_key::{BytesKey, Prefix, keys};
 use crate::client::{Failures, failures, stats_of};
 use crate::connection::Connection;
 use crate::error::raised;
-use crate::options::seconds;
+use crate::options::{Pairs, seconds};
 use crate::wait::guarded;
 
 /// A client of trees or a hash table whose keys are bytes, whose methods are coroutines.
@@ -50,8 +50,8 @@ impl AsyncBytesClient {
         Ok(found.into_iter().map(|value| value.map(bytes)).collect())
     }
 
-    async fn put_many(&self, pairs: BytesPairs) -> PyResult<Failures> {
-        let BytesPairs { keys, pairs, failed } = pairs;
+    async fn put_many(&self, pairs: Pairs<BytesKey>) -> PyResult<Failures> {
+        let Pairs { keys, pairs, failed } = pairs;
         let results = guarded(self.open()?.put_many(pairs)).await.map_err(raised)?;
         Ok(failures(failed, keys, results))
     }

@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::bytes_key::{BytesKey, BytesPairs, Prefix, keys};
+use crate::bytes_key::{BytesKey, Prefix, keys};
 use crate::client::{Failures, failures, next_of, stats_of, value};
 use crate::connection::Connection;
-use crate::options::seconds;
+use crate::options::{Pairs, seconds};
 
 /// A client of trees or a hash table whose keys are bytes, whose methods wait; `Client.bytes` gives one. Any number of threads share it.
 ///
@@ -62,8 +62,8 @@ impl BytesClient {
     }
 
     /// Puts many pairs of key and value, in no certain order. Returns a list of those that failed: key and exception.
-    fn put_many(&self, py: Python<'_>, pairs: BytesPairs) -> PyResult<Failures> {
-        let BytesPairs { keys, pairs, failed } = pairs;
+    fn put_many(&self, py: Python<'_>, pairs: Pairs<BytesKey>) -> PyResult<Failures> {
+        let Pairs { keys, pairs, failed } = pairs;
         let results = self.run(py, async move |client| client.put_many(pairs).await)?;
         Ok(failures(failed, keys, results))
     }

@@ -11,7 +11,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
 
-use crate::client::Failures;
+use crate::options::BatchKey;
 
 /// A key.
 pub(crate) struct BytesKey(Vec<u8>);
@@ -22,32 +22,10 @@ impl AsRef<[u8]> for BytesKey {
     }
 }
 
-/// Pairs of `put_many`. Those whose keys cannot be have failed already.
-pub(crate) struct BytesPairs {
-    pub(crate) keys: Vec<Py<PyAny>>,
-    pub(crate) pairs: Vec<(BytesKey, PyBackedBytes)>,
-    pub(crate) failed: Failures,
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for BytesPairs {
-    type Error = PyErr;
-
-    fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let given: Vec<(Bound<'py, PyAny>, PyBackedBytes)> = found.extract()?;
-        let mut all = Self { keys: Vec::new(), pairs: Vec::new(), failed: Failures::new() };
-        for (key, value) in given {
-            match key.extract::<BytesKey>() {
-                Ok(bytes) => {
-                    all.pairs.push((bytes, value));
-                    all.keys.push(key.unbind());
-                }
-                Err(error) if error.is_instance_of::<PyValueError>(found.py()) => {
-                    all.failed.push((key.unbind(), error));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(all)
+impl BatchKey for BytesKey {
+    /// It is too long, or an element of its tuple cannot be in one.
+    fn cannot_be(error: &PyErr, py: Python<'_>) -> bool {
+        error.is_instance_of::<PyValueError>(py)
     }
 }
 

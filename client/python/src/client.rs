@@ -93,8 +93,9 @@ impl Client {
     }
 
     /// Puts many pairs of key and value, in no certain order. Returns a list of those that failed: key and exception.
-    fn put_many(&self, py: Python<'_>, pairs: Pairs) -> PyResult<Failures> {
+    fn put_many(&self, py: Python<'_>, pairs: Pairs<Key>) -> PyResult<Failures> {
         let Pairs { keys, pairs, failed } = pairs;
+        let pairs = pairs.into_iter().map(|(Key(key), value)| (key, value));
         Ok(failures(failed, keys, self.connection.run(py, async move |client| client.put_many(pairs).await)?))
     }
 

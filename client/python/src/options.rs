@@ -122,28 +122,38 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Stop {
     }
 }
 
+/// A key that may be one of many.
+pub(crate) trait BatchKey: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
+    /// Whether the exception says that there can be no such key; others are about the call.
+    fn cannot_be(error: &PyErr, py: Python<'_>) -> bool;
+}
+
+impl BatchKey for Key {
+    fn cannot_be(error: &PyErr, py: Python<'_>) -> bool {
+        error.is_instance_of::<PyOverflowError>(py)
+    }
+}
+
 /// Pairs of `put_many`. Those whose keys cannot be have failed already.
-pub(crate) struct Pairs {
+pub(crate) struct Pairs<K> {
     pub(crate) keys: Vec<Py<PyAny>>,
-    pub(crate) pairs: Vec<(u64, PyBackedBytes)>,
+    pub(crate) pairs: Vec<(K, PyBackedBytes)>,
     pub(crate) failed: Failures,
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Pairs {
+impl<'a, 'py, K: BatchKey> FromPyObject<'a, 'py> for Pairs<K> {
     type Error = PyErr;
 
     fn extract(found: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let given: Vec<(Bound<'py, PyAny>, PyBackedBytes)> = found.extract()?;
         let mut all = Self { keys: Vec::new(), pairs: Vec::new(), failed: Failures::new() };
         for (key, value) in given {
-            match key.extract::<Key>() {
-                Ok(Key(number)) => {
-                    all.pairs.push((number, value));
+            match key.extract::<K>() {
+                Ok(extracted) => {
+                    all.pairs.push((extracted, value));
                     all.keys.push(key.unbind());
                 }
-                Err(error) if error.is_instance_of::<PyOverflowError>(found.py()) => {
-                    all.failed.push((key.unbind(), error));
-                }
+                Err(error) if K::cannot_be(&error, found.py()) => all.failed.push((key.unbind(), error)),
                 Err(error) => return Err(error),
             }
         }

@@ -127,7 +127,7 @@ impl<'l> Beginning<'l> {
     /// What all keys of this word have in common behind the layer's first byte: the whole rest of the key that ends in the entry.
     fn common(&self, word: u64) -> Vec<u8> {
         match *self {
-            Self::Coded(code) => code.common(word),
+            Self::Coded(code) => code.common(word).collect(),
             Self::Plain { prefix, .. } => match word {
                 LESS | GREATER => vec![],
                 // Also that of keys whose last byte is one more.
@@ -142,7 +142,7 @@ impl<'l> Beginning<'l> {
     /// The byte at which the keys begin to differ that share the entry of this word.
     fn below(&self, word: u64) -> usize {
         match *self {
-            Self::Coded(code) => code.common(word).len(),
+            Self::Coded(code) => code.common(word).count(),
             Self::Plain { at, prefix } => match word {
                 LESS | GREATER => at,
                 LAST => at + prefix.len() + WORD - 1,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::model::{CONTEXT, Row, WHOLE};
+use super::model::{CONTEXT, Row, WHOLE, describe};
 use crate::layers::key::Spelled;
 
 /// Keys that are looked at, at most, and bytes of them.
@@ -35,7 +35,7 @@ struct Candidate<'c> {
 pub(super) fn of_sorted<'k>(count: usize, key: impl Fn(usize) -> &'k [u8], most: usize) -> Vec<u8> {
     let counts = count_all(count, key);
     let each = (FEW / count.max(1)).max(1) as u64;
-    let even = Row::new(&(0..=u8::MAX).map(|byte| (byte, 1)).collect::<Vec<_>>(), 0).expect("it is one");
+    let even = Row::even();
     let mut chosen: BTreeMap<(usize, &[u8]), Candidate<'_>> = BTreeMap::new();
     let mut left = most;
     for length in 0..=CONTEXT {
@@ -100,9 +100,7 @@ fn candidate<'c>(context: &'c [u8], counts: &Counts, each: u64, shorter: &Row) -
     let weight = |count: u32| (u64::from(count) * 255 / u64::from(most)).max(1) as u8;
     let listed: Vec<_> = counts.iter().map(|(byte, count)| (*byte, weight(*count))).collect();
     let row = Row::new(&listed, other)?;
-    let mut description = vec![context.len() as u8 | (other as u8) << 2, (listed.len() - 1) as u8];
-    description.extend_from_slice(context);
-    description.extend(listed.iter().flat_map(|(byte, weight)| [*byte, *weight]));
+    let description = describe(context, &listed, other);
     let bits = |row: &Row| -> u64 {
         counts.iter().map(|(byte, count)| u64::from(*count) * u64::from(bits_of(row.width(*byte)))).sum()
     };

@@ -78,7 +78,7 @@ static KNOWN: Mutex<Vec<&'static Model>> = Mutex::new(Vec::new());
 
 impl KeyCode {
     /// Bytes of the longest description.
-    pub const MOST: usize = 4096 - 8;
+    pub const MOST: usize = Self::AREA - 8;
 
     /// Bytes of a region that it has.
     pub const AREA: usize = 4096;
@@ -143,18 +143,17 @@ impl KeyCode {
     }
 
     /// What all keys of this word begin with, as layers spell it.
-    pub(super) fn common(&self, word: u64) -> Vec<u8> {
-        let Some(model) = self.0 else { return word.to_be_bytes().to_vec() };
-        let (mut walk, mut common) = (Walk::BEGIN, Vec::with_capacity(4 * WORD));
-        while !walk.is_done() {
-            let byte = model.byte_at(walk, word);
-            walk = model.step(walk, byte);
-            if !walk.has_all_of(word) {
-                break;
-            }
-            common.push(byte);
-        }
-        common
+    pub(super) fn common(&self, word: u64) -> impl Iterator<Item = u8> + use<> {
+        let plain = self.0.is_none().then(|| word.to_be_bytes()).into_iter().flatten();
+        let coded = self.0.into_iter().flat_map(move |model| {
+            let mut walk = Walk::BEGIN;
+            std::iter::from_fn(move || {
+                let byte = (!walk.is_done()).then(|| model.byte_at(walk, word))?;
+                walk = model.step(walk, byte);
+                walk.has_all_of(word).then_some(byte)
+            })
+        });
+        plain.chain(coded)
     }
 
     /// Whether a key has ended within what all keys of its word begin with.

@@ -54,7 +54,7 @@ pub(super) struct Row {
 
 impl Row {
     /// All bytes are alike.
-    fn even() -> Self {
+    pub(super) fn even() -> Self {
         let all: Vec<_> = (0..=u8::MAX).map(|byte| (byte, 1)).collect();
         Self::new(&all, 0).expect("each byte has a weight")
     }
@@ -220,6 +220,13 @@ impl Model {
         }
         low as u8
     }
+}
+
+/// A row in a description, with its context.
+pub(super) fn describe(context: &[u8], listed: &[(u8, u8)], other: u32) -> Vec<u8> {
+    let head = [context.len() as u8 | (other as u8) << 2, (listed.len() - 1) as u8];
+    let listed = listed.iter().flat_map(|(byte, weight)| [*byte, *weight]);
+    head.into_iter().chain(context.iter().copied()).chain(listed).collect()
 }
 
 /// Takes the first row of a description, with its context.
