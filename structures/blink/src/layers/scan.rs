@@ -12,6 +12,7 @@ use fatbtree_verbs::Verbs;
 use futures_core::Stream;
 
 use super::head::LayerState;
+use super::open::Found;
 use super::{Beginning, LESS, Layer, Spelled, key};
 use crate::config::Keys;
 use crate::descent::{Descent, Reason};
@@ -191,27 +192,46 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
     /// Opens the layer below an entry of the last level. `None`: it has no keys of the range.
     async fn open(&mut self, word: u64, leaf: GlobalAddress) -> Result<Option<Level<'p, V>>, OperationError> {
         let Some(level) = self.levels.last() else { return Ok(None) };
-        let beginning = Beginning::of(&self.pool.config().tree, level.layer.as_deref());
-        let path = [&level.path[..], &beginning.common(word)].concat();
-        let mut descent = Descent::within(self.pool, level.layer.as_deref(), word);
-        let found = loop {
-            match descent.open(leaf).await {
-                Ok(found) => break found,
-                // It has gone, and its keys had gone at some moment of this scan.
-                Err(Reason::Fault(NodeFault::NoLayer { .. })) => return Ok(None),
-                Err(reason) => descent.recover(reason).await?,
+        let (path, above) = (level.path.clone(), level.layer.clone());
+        let mut descent = Descent::within(self.pool, above.as_deref(), word);
+        let opened = loop {
+            let reason = match descent.open(leaf).await {
+                Ok(found) if found.state == LayerState::Gone => break Ok(None),
+                Ok(found) => {
+                    let path = [&path[..], &descent.beginning().common(word)].concat();
+                    let is_coming = found.state == LayerState::Coming;
+                    match self.enter(path, found).await {
+                        // It has no nodes yet, but its keys count. They are read once more, from what may be a layer by now.
+                        Err(OperationError::NoLayer { .. }) if is_coming => {
+                            Reason::Fault(NodeFault::NoLayer { layer: leaf })
+                        }
+                        opened => break opened,
+                    }
+                }
+                Err(Reason::Fault(NodeFault::NoLayer { .. })) => break Ok(None),
+                Err(reason) => reason,
+            };
+            if let Err(error) = descent.recover(reason).await {
+                break Err(error);
             }
         };
-        if found.state == LayerState::Gone {
-            return Ok(None);
+        self.add(descent);
+        match opened {
+            // This layer has gone, or the one above: its keys had gone at some moment of this scan.
+            Err(OperationError::NoLayer { .. }) => Ok(None),
+            opened => opened,
         }
-        let Some(words) = self.words(&path, found.layer.beginning()) else { return Ok(None) };
-        let mut block = found.block;
+    }
+
+    /// Enters a layer whose keys begin with `path`: with all of its entries, if they are in its first leaf.
+    async fn enter(&mut self, path: Vec<u8>, found: Found) -> Result<Option<Level<'p, V>>, OperationError> {
+        let Found { layer, mut block, state } = found;
+        let Some(words) = self.words(&path, layer.beginning()) else { return Ok(None) };
         let line = block.as_mut_slice().first_chunk_mut::<LINE>().expect("a block has many lines");
-        if found.state == LayerState::Coming {
+        if state == LayerState::Coming {
             revive(line);
         }
-        let layer = Rc::new(found.layer);
+        let layer = Rc::new(layer);
         let entries = match Node::read(layer.tree(), &block) {
             Ok(Node::Leaf(node))
                 if node.header().range().high.is_none() && node.header().partner.is_null() =>
@@ -220,25 +240,25 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             }
             _ => None,
         };
-        let Some(entries) = entries else {
-            let (trips, _) = descent.end();
-            self.trips.add(&trips);
-            self.trips.sequential += u64::from(trips.round_trips);
-            return Ok(self.level(path, Some(layer)));
-        };
         drop(block);
-        let mut within = Descent::within(self.pool, Some(&layer), words.low);
-        let (entries, _) = match values_of(&mut within, entries).await {
-            Ok(entries) => entries,
-            Err(OperationError::NoLayer { .. }) => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(entries) = entries else {
+            return match state {
+                LayerState::Coming => Err(OperationError::NoLayer { key: words.low }),
+                _ => Ok(self.level(path, Some(layer))),
+            };
         };
-        for trips in [descent.end().0, within.end().0] {
-            self.trips.add(&trips);
-            self.trips.sequential += u64::from(trips.round_trips);
-        }
-        let entries = in_order(entries, self.options.order);
+        let mut within = Descent::within(self.pool, Some(&layer), words.low);
+        let entries = values_of(&mut within, entries).await;
+        self.add(within);
+        let entries = in_order(entries?.0, self.options.order);
         Ok(Some(Level { path, layer: Some(layer), leaves: None, entries }))
+    }
+
+    /// Adds what a descent has cost.
+    fn add(&mut self, descent: Descent<'p, V>) {
+        let (trips, _) = descent.end();
+        self.trips.add(&trips);
+        self.trips.sequential += u64::from(trips.round_trips);
     }
 }
 

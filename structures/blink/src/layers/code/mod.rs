@@ -173,9 +173,6 @@ impl KeyCode {
     /// ```
     /// use fatbtree_blink::layers::KeyCode;
     /// assert_eq!(KeyCode::NONE.least_key(0x61_00_80_00_00_00_00_00), b"a\0", "which is spelled 61 00 ff");
-    /// let keys: Vec<_> = (1000..9999).map(|number| format!("user:{number}")).collect();
-    /// let code = KeyCode::of_sorted(keys.len(), |at| keys[at].as_bytes());
-    /// assert_eq!(code.least_key(code.word(b"user:4711")), b"user:4711");
     /// ```
     #[must_use]
     pub fn least_key(&self, word: u64) -> Vec<u8> {
@@ -184,6 +181,15 @@ impl KeyCode {
 
     /// The same border for people: the shortest of the keys with this word, if there are any. There may be lesser ones with the same word, which
     /// are longer.
+    ///
+    /// ```
+    /// use fatbtree_blink::layers::KeyCode;
+    /// let keys: Vec<_> = (1000..9999).map(|number| format!("user:{number}")).collect();
+    /// let code = KeyCode::of_sorted(keys.len(), |at| keys[at].as_bytes());
+    /// let word = code.word(b"user:4711");
+    /// assert_eq!(code.shortest_key(word), b"user:4711");
+    /// assert!(code.least_key(word).starts_with(b"user:4710"), "which is longer, and before it");
+    /// ```
     #[must_use]
     pub fn shortest_key(&self, word: u64) -> Vec<u8> {
         // What begins with the next byte has the word as well, or a greater one.
