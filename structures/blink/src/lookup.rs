@@ -133,7 +133,7 @@ impl<V: Verbs> Pool<V> {
             let (trips, latency) = descent.end();
             return Lookup { key, result: Err(error), trips, latency };
         }
-        let mut attempt = descent.speculate(start).await.transpose();
+        let mut attempt = descent.speculate(start, |_, value| Some(value)).await.transpose();
         let result = loop {
             let ended = match attempt.take() {
                 Some(speculated) => speculated.map(Some),

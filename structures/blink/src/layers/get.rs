@@ -10,6 +10,7 @@ use crate::descent::{Descent, Reason};
 use crate::lookup::{At, Lookup, Place, Value};
 use crate::operation::{OperationError, Start, ValueBytes};
 use crate::pool::Pool;
+use crate::speculation::EntryPart;
 
 /// Appends the value of a record with this key and value.
 pub fn join(key: &[u8], value: &[u8], to: &mut Vec<u8>) {
@@ -34,21 +35,32 @@ impl<V: Verbs> Pool<V> {
         let mut descent = Descent::new(self, word);
         let result = match self.check_key(key, word, 0) {
             Err(error) => Err(error),
-            Ok(()) => loop {
-                let attempt = match descent.begin(start).await {
-                    Ok(start) => descent.get_bytes(key, &spelled, start).await,
-                    Err(reason) => Err(reason),
+            Ok(()) => {
+                let ends = descent.ends_here(&spelled);
+                let its = |part, value| match part {
+                    EntryPart::Slot(_) => (ends || !Check::Ended.on()).then_some(value),
+                    EntryPart::Record(_) => value_of(value, key),
                 };
-                match attempt {
-                    Ok(value) => break Ok(value),
-                    Err(reason) => {
-                        descent.go_back(None, word);
-                        if let Err(error) = descent.recover(reason).await {
-                            break Err(error);
+                let mut attempt = descent.speculate(start, its).await.transpose();
+                loop {
+                    let ended = match attempt.take() {
+                        Some(speculated) => speculated.map(Some),
+                        None => match descent.begin(start).await {
+                            Ok(start) => descent.get_bytes(key, &spelled, start).await,
+                            Err(reason) => Err(reason),
+                        },
+                    };
+                    match ended {
+                        Ok(value) => break Ok(value),
+                        Err(reason) => {
+                            descent.go_back(None, word);
+                            if let Err(error) = descent.recover(reason).await {
+                                break Err(error);
+                            }
                         }
                     }
                 }
-            },
+            }
         };
         let (trips, latency) = descent.end();
         Lookup { key: word, result, trips, latency }

@@ -77,7 +77,6 @@ use fatbtree_remote_memory::record::{RECORD_HEAD, read_hinted, record_bytes};
 use fatbtree_remote_memory::{GlobalAddress, Path, Trouble};
 use fatbtree_verbs::{Operation, Remote, Verbs};
 
-use crate::config::Keys;
 use crate::config::MAX_VALUE;
 use crate::descent::{Descent, Reason};
 use crate::lookup::Value;
@@ -87,9 +86,14 @@ use crate::operation::Start;
 pub use table::{EntryCache, EntryCacheStats, EntryPart, EntryPlace};
 
 impl<V: Verbs> Descent<'_, V> {
-    /// Reads the place that the entry cache names for the key. `None` if there is none, or if it does not answer.
+    /// Reads the place that the entry cache names for the key. `None` if there is none, or if it does not answer. `its` takes the key's value out of
+    /// what was read, which has the key of the entry; `None`, if it is another key's.
     #[inline]
-    pub(crate) async fn speculate(&mut self, start: Start) -> Result<Option<Value>, Reason> {
+    pub(crate) async fn speculate(
+        &mut self,
+        start: Start,
+        its: impl FnOnce(EntryPart, Value) -> Option<Value>,
+    ) -> Result<Option<Value>, Reason> {
         if !matches!(start, Start::Cached | Start::CachedOrIndexRead) {
             return Ok(None);
         }
@@ -98,7 +102,7 @@ impl<V: Verbs> Descent<'_, V> {
             EntryPart::Slot(slot) => self.read_entry_at(place.address, slot as usize).await?,
             EntryPart::Record(length) => self.read_record_at(place.address, length).await?,
         };
-        let key = self.key();
+        let (key, value) = (self.key(), value.and_then(|value| its(place.part, value)));
         match &value {
             Some(_) => {
                 self.trips_mut().speculated = true;
@@ -179,7 +183,8 @@ impl<V: Verbs> Descent<'_, V> {
     /// Notes where the key's entry or record lies.
     #[inline]
     pub(crate) fn note_place(&self, address: GlobalAddress, part: EntryPart) {
-        if self.tree().keys() == Keys::Bytes {
+        // Keys of a layer below the first one have words that keys of other layers have as well.
+        if self.layer().is_some() {
             return;
         }
         let (key, tree) = (self.key(), self.entry_tree());
@@ -188,6 +193,9 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// The key has no entry any more.
     pub(crate) fn forget_place(&self) {
+        if self.layer().is_some() {
+            return;
+        }
         let key = self.key();
         self.pool().entries(|entries| {
             if let Some(place) = entries.get(key) {

@@ -3,6 +3,7 @@ use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use common::byte_keys::{codes, configs, key, pieces};
 use common::interleaved::Interleaved;
@@ -10,7 +11,7 @@ use common::{Client, Lab};
 use fatbtree_blink::BytesRange;
 use fatbtree_blink::layers::{Division, MAX_KEY_BYTES};
 use fatbtree_blink::{
-    Allocation, Change, OperationError, Order, ScanOptions, Start, TreeConfig, ValueLayout,
+    Allocation, Change, EntryCache, OperationError, Order, ScanOptions, Start, TreeConfig, ValueLayout,
 };
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -93,19 +94,21 @@ proptest! {
 
     #[test]
     fn one_writer_does_what_a_map_does(
-        shape in 0..8usize, code in 0..3usize, masked: bool, few in 1..40_usize, keys in prop::collection::vec(key(), 40),
+        shape in 0..8usize, code in 0..3usize, masked: bool, remembers: bool, few in 1..40_usize, keys in prop::collection::vec(key(), 40),
         steps in prop::collection::vec((kind(), 0..40_usize, 0..40_usize), 1..400)
     ) {
         let config = configs()[shape].with_code(codes()[code]);
         let mut lab = Lab::with_many_locks(config);
         let client = lab.client(7, masked);
+        client.set_entry_cache(remembers.then(|| Arc::new(EntryCache::new(1 << 12))));
+        let start = if remembers { Start::Cached } else { Start::Root };
         let mut model = Model::new();
         for (number, (kind, at, other)) in (1u64..).zip(steps) {
             let (key, other, value) = (&keys[at % few], &keys[other % few], value(number));
             let former = model.get(key).cloned().unwrap_or_default();
             let change = match kind {
                 Kind::Get => {
-                    let found = lab.run(&client, client.lookup_bytes(key, Start::Root)).result.unwrap();
+                    let found = lab.run(&client, client.lookup_bytes(key, start)).result.unwrap();
                     prop_assert_eq!(found.map(|value| value.to_vec()), model.get(key).cloned());
                     continue;
                 }
@@ -123,20 +126,20 @@ proptest! {
                 Kind::Delete => Change::Delete,
                 Kind::Swap => Change::CompareAndSwap { expected: &former, value: &value },
             };
-            let result = lab.run(&client, client.mutate_bytes(key, change, Start::Root)).result.unwrap();
+            let result = lab.run(&client, client.mutate_bytes(key, change, start)).result.unwrap();
             prop_assert_eq!(result, apply(&mut model, key, change), "{:?} {:?}", kind, key);
         }
         check_scan(&lab, &client, &model, &BytesRange::all(), Order::Forward);
         check_scan(&lab, &client, &model, &BytesRange::all(), Order::Backward);
         for key in &keys {
-            let found = lab.run(&client, client.lookup_bytes(key, Start::Root)).result.unwrap();
+            let found = lab.run(&client, client.lookup_bytes(key, start)).result.unwrap();
             prop_assert_eq!(found.map(|value| value.to_vec()), model.get(key).cloned());
         }
         lab.assert_unlocked(&client);
         check_tree(&lab, &[&client], &model);
         // Without keys there are no layers.
         for key in model.keys() {
-            prop_assert!(lab.run(&client, client.mutate_bytes(key, Change::Delete, Start::Root)).result.unwrap());
+            prop_assert!(lab.run(&client, client.mutate_bytes(key, Change::Delete, start)).result.unwrap());
         }
         let stats = client.stats();
         prop_assert_eq!(stats.layers_created, stats.layers_removed);
@@ -191,6 +194,38 @@ proptest! {
         check_tree(&lab, &clients.iter().collect::<Vec<_>>(), &model);
         let created: u64 = clients.iter().map(|client| client.stats().layers_created).sum();
         prop_assert!(created > 5, "{created} layers have come");
+    }
+}
+
+/// The cache knows places by words, which several keys may share.
+#[test]
+fn what_is_remembered_is_the_key_that_was_asked_for() {
+    for shape in [0, 2] {
+        let mut lab = Lab::with_many_locks(configs()[shape]);
+        let client = lab.client(7, true);
+        client.set_entry_cache(Some(Arc::new(EntryCache::new(1 << 12))));
+        let get = |key: &[u8]| {
+            let found = lab.run(&client, client.lookup_bytes(key, Start::Cached));
+            (found.result.unwrap().map(|value| value.to_vec()), found.trips.speculated)
+        };
+        let put = |key: &[u8], value: &[u8]| {
+            lab.run(&client, client.mutate_bytes(key, Change::Upsert(value), Start::Cached)).result.unwrap()
+        };
+        let long = [b'v'; 100];
+        for (key, value) in [(&b"12345678"[..], &b"short"[..]), (b"abcdefghij", &long), (b"q", &long)] {
+            assert!(put(key, value));
+            assert_eq!(get(key), (Some(value.to_vec()), true), "{shape}");
+        }
+        // Others with their words.
+        for key in [&b"123456789"[..], b"abcdefgh", b"abcdefghijk", b"q\0"] {
+            assert_eq!(get(key), (None, false), "{shape}");
+        }
+        assert!(put(b"abcdefghijk", b"other") && put(b"123456789", b"other"));
+        assert_eq!(get(b"abcdefghijk").0, Some(b"other".to_vec()));
+        assert_eq!(get(b"abcdefghij").0, Some(long.to_vec()));
+        assert_eq!(get(b"12345678").0, Some(b"short".to_vec()));
+        assert_eq!(get(b"123456789").0, Some(b"other".to_vec()));
+        assert!(client.entry_cache_stats().hits >= 3 && client.entry_cache_stats().stale >= 2);
     }
 }
 
