@@ -38,14 +38,9 @@ impl Keys {
     /// # Errors
     /// When the file cannot be read, or the shape is not for these keys.
     pub(super) fn read(arguments: &Arguments, are_bytes: bool) -> Result<Self> {
-        let Arguments { keys, key_shape, seed, entry_cache, .. } = arguments;
+        let Arguments { keys, key_shape, seed, .. } = arguments;
         if key_shape.is_given() && !are_bytes {
             bail!("--key-shape is for keys of bytes, and those of the memory servers are numbers");
-        }
-        if let Some(bytes) = entry_cache.filter(|_| are_bytes) {
-            bail!(
-                "--entry-cache {bytes}: it holds places of keys that are numbers, and those of the memory servers are bytes"
-            );
         }
         if keys.is_some() && key_shape.is_given() {
             bail!("--key-shape is for keys that `load` has made: leave it out, or --keys");
