@@ -159,11 +159,13 @@ pub enum OperationError {
         /// The tree's keys.
         tree: Keys,
     },
-    /// A layer has gone while it was scanned.
-    #[error("key {key:#x}: the layer of these keys has gone while it was read")]
+    /// A layer has gone while it was scanned. Scans begin again behind the last pair then.
+    #[error("key {key:#x}: the layer of these keys at {layer} has gone while it was read")]
     NoLayer {
         /// The key of its entry in the first layer.
         key: u64,
+        /// Address of the layer.
+        layer: GlobalAddress,
     },
     /// A key of bytes is too long.
     #[error("a key of {found} bytes was given, the longest has {}", crate::layers::MAX_KEY_BYTES)]

@@ -116,8 +116,10 @@ impl<V: Verbs> Descent<'_, V> {
             self.pool.pause(self.trips.restarts).await;
             self.refresh_root().await;
         }
-        // A layer that has gone does not come again.
-        if self.is_gone { Err(OperationError::NoLayer { key }) } else { Ok(()) }
+        match &self.layer {
+            Some(layer) if self.is_gone => Err(OperationError::NoLayer { key, layer: layer.block().0 }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the operation still tries. Patience runs from the first fault or refusal, so that an earlier wait for a connection does not

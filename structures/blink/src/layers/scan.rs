@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::scan::{Entries, Entry, Leaves, ScanOptions, ScanTrips, entries_of, values_of};
 
 /// A scan under way. See [`Pool::scan`] for what it promises.
-pub struct BytesScan<'p, V> {
+pub struct BytesScan<'p, V: Verbs> {
     pool: &'p Pool<V>,
     range: BytesRange,
     /// Words of the first layer that are looked at.
@@ -31,6 +31,10 @@ pub struct BytesScan<'p, V> {
     /// The layers in which it is, the first one first. Empty: it has not begun, or has ended.
     levels: Vec<Level<'p, V>>,
     begun: bool,
+    /// The key of the last pair.
+    last: Option<Bytes>,
+    /// Of attempts to go on from there.
+    recovery: Option<Descent<'p, V>>,
     taken: usize,
     /// Of layers that are done.
     trips: ScanTrips,
@@ -46,7 +50,7 @@ struct Level<'p, V> {
     entries: VecDeque<(u64, Entry)>,
 }
 
-impl<V> std::fmt::Debug for BytesScan<'_, V> {
+impl<V: Verbs> std::fmt::Debug for BytesScan<'_, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BytesScan").field("range", &self.range).finish_non_exhaustive()
     }
@@ -65,8 +69,18 @@ impl<V: Verbs> Pool<V> {
         within: KeyRange,
         options: ScanOptions,
     ) -> BytesScan<'_, V> {
-        let trips = ScanTrips::default();
-        BytesScan { pool: self, range, within, options, levels: Vec::new(), begun: false, taken: 0, trips }
+        BytesScan {
+            pool: self,
+            range,
+            within,
+            options,
+            levels: Vec::new(),
+            begun: false,
+            last: None,
+            recovery: None,
+            taken: 0,
+            trips: ScanTrips::default(),
+        }
     }
 }
 
@@ -93,7 +107,13 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             self.levels.extend(self.level(Vec::new(), None));
         }
         loop {
-            match self.step().await {
+            let stepped = match self.step().await {
+                Err(OperationError::NoLayer { key, layer }) => {
+                    self.begin_again(key, layer).await.map(|()| None)
+                }
+                stepped => stepped,
+            };
+            match stepped {
                 Ok(Some(pair)) => return Some(Ok(pair)),
                 Ok(None) if self.levels.is_empty() => return None,
                 Ok(None) => {}
@@ -105,6 +125,23 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         }
     }
 
+    /// Begins again behind the last pair: the layer at `layer`, to which an entry of the first layer's key `key` led, is not there. It has gone, and
+    /// its keys with it; or it is coming; or the whole tree is another one, which was loaded meanwhile.
+    async fn begin_again(&mut self, key: u64, layer: GlobalAddress) -> Result<(), OperationError> {
+        while !self.levels.is_empty() {
+            self.pop();
+        }
+        match (&self.last, self.options.order) {
+            (None, _) => {}
+            (Some(last), Order::Forward) => self.range.low = [&last[..], &[0]].concat(),
+            (Some(last), Order::Backward) => self.range.high = Some(last.to_vec()),
+        }
+        let recovery = self.recovery.get_or_insert_with(|| Descent::new(self.pool, key));
+        recovery.recover(Reason::Fault(NodeFault::NoLayer { layer })).await?;
+        self.levels.extend(self.level(Vec::new(), None));
+        Ok(())
+    }
+
     /// Takes an entry, or reads more. `None`: go on.
     async fn step(&mut self) -> Result<Option<(Bytes, Bytes)>, OperationError> {
         let Some(level) = self.levels.last_mut() else { return Ok(None) };
@@ -114,10 +151,8 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
                 return Ok(None);
             };
             match poll_fn(|context| Pin::new(&mut *leaves).poll_next(context)).await {
-                Some(Ok(entries)) => level.entries = in_order(entries, self.options.order),
-                // The keys that were left had gone at some moment of this scan.
-                Some(Err(OperationError::NoLayer { .. })) | None => self.pop(),
-                Some(Err(error)) => return Err(error),
+                Some(entries) => level.entries = in_order(entries?, self.options.order),
+                None => self.pop(),
             }
             return Ok(None);
         };
@@ -142,7 +177,13 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
         };
         level.entries.pop_front();
         let pair = pair.filter(|(key, _)| self.range.contains(key));
-        self.taken += usize::from(pair.is_some());
+        if let Some((key, _)) = &pair {
+            self.taken += 1;
+            self.last = Some(key.clone());
+            if let Some(recovery) = self.recovery.take() {
+                self.add(recovery);
+            }
+        }
         Ok(pair)
     }
 
@@ -192,40 +233,23 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
     /// Opens the layer below an entry of the last level. `None`: it has no keys of the range.
     async fn open(&mut self, word: u64, leaf: GlobalAddress) -> Result<Option<Level<'p, V>>, OperationError> {
         let Some(level) = self.levels.last() else { return Ok(None) };
-        let (path, above) = (level.path.clone(), level.layer.clone());
+        let (path, above) = (&level.path, level.layer.clone());
         let mut descent = Descent::within(self.pool, above.as_deref(), word);
-        let opened = loop {
-            let reason = match descent.open(leaf).await {
-                Ok(found) if found.state == LayerState::Gone => break Ok(None),
-                Ok(found) => {
-                    let path = [&path[..], &descent.beginning().common(word)].concat();
-                    let is_coming = found.state == LayerState::Coming;
-                    match self.enter(path, found).await {
-                        // It has no nodes yet, but its keys count. They are read once more, from what may be a layer by now.
-                        Err(OperationError::NoLayer { .. }) if is_coming => {
-                            Reason::Fault(NodeFault::NoLayer { layer: leaf })
-                        }
-                        opened => break opened,
-                    }
+        let path = [path, &descent.beginning().common(word)[..]].concat();
+        let found = loop {
+            match descent.open(leaf).await {
+                Ok(found) => break Ok(found),
+                Err(Reason::Fault(NodeFault::NoLayer { layer })) => {
+                    break Err(OperationError::NoLayer { key: descent.record_key(), layer });
                 }
-                Err(Reason::Fault(NodeFault::NoLayer { .. })) => break Ok(None),
-                Err(reason) => reason,
-            };
-            if let Err(error) = descent.recover(reason).await {
-                break Err(error);
+                Err(reason) => descent.recover(reason).await?,
             }
         };
         self.add(descent);
-        match opened {
-            // This layer has gone, or the one above: its keys had gone at some moment of this scan.
-            Err(OperationError::NoLayer { .. }) => Ok(None),
-            opened => opened,
+        let Found { layer, mut block, state } = found?;
+        if state == LayerState::Gone {
+            return Ok(None);
         }
-    }
-
-    /// Enters a layer whose keys begin with `path`: with all of its entries, if they are in its first leaf.
-    async fn enter(&mut self, path: Vec<u8>, found: Found) -> Result<Option<Level<'p, V>>, OperationError> {
-        let Found { layer, mut block, state } = found;
         let Some(words) = self.words(&path, layer.beginning()) else { return Ok(None) };
         let line = block.as_mut_slice().first_chunk_mut::<LINE>().expect("a block has many lines");
         if state == LayerState::Coming {
@@ -241,12 +265,7 @@ impl<'p, V: Verbs> BytesScan<'p, V> {
             _ => None,
         };
         drop(block);
-        let Some(entries) = entries else {
-            return match state {
-                LayerState::Coming => Err(OperationError::NoLayer { key: words.low }),
-                _ => Ok(self.level(path, Some(layer))),
-            };
-        };
+        let Some(entries) = entries else { return Ok(self.level(path, Some(layer))) };
         let mut within = Descent::within(self.pool, Some(&layer), words.low);
         let entries = values_of(&mut within, entries).await;
         self.add(within);

@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Waker};
 use common::{Lab, SESSION, configs, value_of};
 use fatbtree_blink::node::{LINE, LeafBuilder, NodeFault, NodeHeader, NodeSpec, offsets};
 use fatbtree_blink::{
-    Change, Event, GlobalAddress, Integrity, KeyRange, LeafKind, Limits, OperationError, Order, Owner, Pool,
-    PoolConfig, Regions, ScanOptions, Start, TopReader, Tree, TreeConfig, ValueLayout, WalkError,
+    BytesRange, Change, Event, GlobalAddress, Integrity, KeyRange, LeafKind, Limits, OperationError, Order,
+    Owner, Pool, PoolConfig, Regions, ScanOptions, Start, TopReader, Tree, TreeConfig, ValueLayout,
+    WalkError,
 };
 use fatbtree_verbs::plain::PlainDevice;
 use fatbtree_verbs::time::Duration;
@@ -381,5 +382,41 @@ fn a_scan_that_reads_a_key_twice_in_a_leaf_reads_the_leaf_again() {
         assert!(run(&mut lab, &client, client.verify()).is_err());
         let deleted = run(&mut lab, &client, client.mutate(0, Change::Delete, Start::Root)).result;
         assert!(deleted.is_err(), "to delete one of two would bring back the other");
+    }
+}
+
+/// Without its keys a layer is not one that has gone.
+#[test]
+fn a_scan_tells_that_a_layer_is_not_there() {
+    let config = common::byte_keys::configs()[0];
+    let mut lab = Lab::new(config);
+    let client = hasty(&mut lab);
+    let keys: [&[u8]; 5] = [b"aaaaaaaa1", b"aaaaaaaa2", b"bbbbbbbb1", b"bbbbbbbb2", b"c"];
+    for key in keys {
+        let put = client.mutate_bytes(key, Change::Upsert(b"value"), Start::Root);
+        run(&mut lab, &client, put).result.unwrap();
+    }
+    // Heads of layers, by their magic number. One is copied over the other.
+    let heads: Vec<u64> =
+        (0..common::REGION).step_by(LINE).filter(|&at| get(&lab, at) >> 32 == 0x0001_fb7a).collect();
+    let &[first, second] = &heads[..] else { panic!("two layers, and {heads:?}") };
+    for at in (0..LINE as u64).step_by(8) {
+        put(&lab, second + at, get(&lab, first + at));
+    }
+    for (order, before) in [(Order::Forward, &keys[..2]), (Order::Backward, &keys[4..])] {
+        let options = ScanOptions { order, ..ScanOptions::default() };
+        let mut scan = client.scan_bytes(BytesRange::all(), options);
+        let mut found = Vec::new();
+        let error = run(&mut lab, &client, async {
+            loop {
+                match scan.next().await.expect("not all keys are there") {
+                    Ok((key, _)) => found.push(key.to_vec()),
+                    Err(error) => break error,
+                }
+            }
+        });
+        assert_eq!(found, before, "{order:?}");
+        let is_told = matches!(error, OperationError::GaveUp { fault: NodeFault::NoLayer { .. }, .. });
+        assert!(is_told, "{order:?}: {error}");
     }
 }
