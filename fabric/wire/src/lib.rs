@@ -17,6 +17,7 @@
 //! - [`icrc`] has the invariant CRC in full, and by difference as switches mend it.
 //! - [`hops`] is the reference model, in software, of what the switches do to an index read.
 //! - [`UdpFrame`] is a frame with any other UDP datagram.
+//! - [`cm`] has the messages of the Communication Manager, by which queue pairs find each other.
 //! - [`query`] is the protocol of clients without RDMA: operations on keys, over UDP.
 //!
 //! Ethernet, IPv4 and UDP are read and written by `etherparse`; each InfiniBand header has a file of its own. Layouts
@@ -60,6 +61,7 @@ mod atomic_ack_eth;
 mod atomic_eth;
 mod atomic_mask_eth;
 mod bth;
+pub mod cm;
 mod deth;
 mod emit;
 mod error;

@@ -6,6 +6,7 @@
     reason = "a test says by failing what is wrong"
 )]
 
+mod cm;
 mod in_flight;
 mod properties;
 mod query;
