@@ -3,7 +3,7 @@
 # instrumentation, the others are built as they are, which takes half the time and leaves their noise out of the coverage.
 set -eu
 case "${CARGO_PKG_NAME-}" in
-fatbtree-wire | fatbtree-query | fatbtree-switch) compares=-Cllvm-args=-sanitizer-coverage-trace-compares ;;
+fatbtree-wire | fatbtree-query | fatbtree-switch | fatbtree-soft-nic) compares=-Cllvm-args=-sanitizer-coverage-trace-compares ;;
 # What lies after, and the targets themselves: where they go is of use, what they compare is not.
 fatbtree-memserver | fatbtree-blink | fatbtree-remote-memory | fatbtree-fuzz) compares= ;;
 *) exec "$@" ;;

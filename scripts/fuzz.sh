@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes whatever reads the query protocol, guided by coverage: scripts/fuzz.sh [SECONDS [TARGET]]
+# Fuzzes whatever reads the query protocol, and the software NIC, guided by coverage: scripts/fuzz.sh [SECONDS [TARGET]]
 #
 # SECONDS: of each target, 60 if not given. TARGET: one of fuzz/targets; all if not given. What was of use is kept in fuzz/corpus,
 # what has failed in fuzz/found; the exit status is 1 then. One input again: fuzz/target/release/TARGET FILE
@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
-targets=(query_packet query_server query_client query_switch)
+targets=(query_packet query_server query_client query_switch nic)
 [ $# -lt 2 ] || targets=("$2")
 
 export CARGO_TARGET_DIR="$PWD/fuzz/target" RUSTC_WRAPPER="$PWD/fuzz/rustc.sh"

@@ -315,6 +315,11 @@ fn borders_between_keys_of_bytes_are_text() {
         }
     }
     assert_eq!(lows(&cluster("", "")), [0, 1 << 63], "divided evenly");
+    let shown = fatbtree_topology::render_text(&cluster("low = 0", "low = 'user:471'"));
+    assert!(shown.contains("keys from \"\" to before \"user:471\", gRPC"), "{shown}");
+    assert!(shown.contains("keys from \"user:471\", gRPC"), "{shown}");
+    let shown = fatbtree_topology::render_text(&cluster("", ""));
+    assert!(shown.contains("keys from 0x80, gRPC"), "{shown}");
     assert_eq!(Cluster::from_toml(&text("'numbers'", "", "")).expect("good").keys(), KeyKind::Numbers);
     for bad in ["1", "-1", "'user:4711'", "\"a\\u0000\"", "'0x6'", "'0x+6'", "'0xmm'", "'0x00'"] {
         let text = text("'bytes'", "low = ''", &format!("low = {bad}"));

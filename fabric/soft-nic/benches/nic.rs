@@ -1,10 +1,13 @@
-//! One READ of 1 KB from post to completion, both NICs in this thread: `cargo bench -p fatbtree-soft-nic`.
+//! Requests and messages from post to completion, and connecting, both NICs in this thread: `cargo bench -p fatbtree-soft-nic`.
 #![allow(missing_docs)] // criterion's macros make undocumented functions
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fatbtree_soft_nic::{Nic, NicConfig};
 use fatbtree_verbs::time::Instant;
-use fatbtree_verbs::{Access, Device, Memory, Operation, QueuePair, Region, Remote, Verbs, WorkRequest};
+use fatbtree_verbs::{
+    Access, ConnectionEvent, Connector, Device, Memory, Message, Messages, Operation, QueuePair, Region,
+    Remote, Service, Verbs, WorkRequest,
+};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
@@ -14,6 +17,7 @@ struct Pair {
     client: Nic,
     server: Nic,
     queue_pair: QueuePair,
+    peer: QueuePair,
     region: Region,
 }
 
@@ -32,7 +36,7 @@ impl Pair {
         let (here, there) = (client.endpoint(queue_pair), server.endpoint(peer));
         client.connect(queue_pair, &there.expect("just made")).expect("a good endpoint");
         server.connect(peer, &here.expect("just made")).expect("a good endpoint");
-        Pair { client, server, queue_pair, region }
+        Pair { client, server, queue_pair, peer, region }
     }
 
     fn at(&self, offset: u64) -> Remote {
@@ -46,6 +50,19 @@ impl Pair {
 
     fn round_trip(&mut self, frame: &mut Vec<u8>, operation: Operation<'_>) {
         self.post(operation);
+        self.exchange(frame);
+    }
+
+    /// A message, and the place that it takes.
+    fn message(&mut self, frame: &mut Vec<u8>, message: Message<'_>) {
+        self.server.receive(self.peer, 1, 1024).expect("room");
+        self.client.send(self.queue_pair, 1, message).expect("room");
+        self.exchange(frame);
+        let received = self.server.poll_received().expect("it came");
+        black_box(&received.result).as_ref().expect("success");
+    }
+
+    fn exchange(&mut self, frame: &mut Vec<u8>) {
         while self.client.poll_transmit(NOW, frame) {
             self.server.handle_frame(NOW, frame);
         }
@@ -57,12 +74,48 @@ impl Pair {
     }
 }
 
+/// Connects so many queue pairs by the Communication Manager, then ends the connections.
+fn connect(count: usize) {
+    const SERVICE: Service = Service { mac: [2, 0, 0, 0, 0, 2], ip: Ipv4Addr::new(10, 0, 0, 2), port: 7471 };
+    let (mut client, mut server, mut frame) = (nic_of(1), nic_of(2), Vec::new());
+    server.listen(SERVICE.port);
+    for _ in 0..count {
+        let queue_pair = client.create().expect("room");
+        client.request(queue_pair, &SERVICE, b"").expect("room");
+    }
+    let (mut established, mut is_busy) = (0, true);
+    while is_busy {
+        is_busy = false;
+        while client.poll_transmit(NOW, &mut frame) {
+            server.handle_frame(NOW, &frame);
+            is_busy = true;
+            while let Some((connection, event)) = server.poll_connection() {
+                if let ConnectionEvent::Requested { .. } = event {
+                    let queue_pair = server.create().expect("room");
+                    server.accept(connection, queue_pair, b"").expect("it was asked for");
+                }
+            }
+        }
+        while server.poll_transmit(NOW, &mut frame) {
+            client.handle_frame(NOW, &frame);
+        }
+    }
+    while let Some((connection, event)) = client.poll_connection() {
+        established += usize::from(matches!(event, ConnectionEvent::Established { .. }));
+        client.disconnect(connection);
+    }
+    assert_eq!(established, count);
+}
+
 fn nic(c: &mut Criterion) {
     let mut frame = Vec::new();
     let mut pair = Pair::new();
     let from = pair.at(1024);
     c.bench_function("READ of 1 KB, post to completion (4 frame operations)", |b| {
         b.iter(|| pair.round_trip(&mut frame, Operation::Read { from, len: 1024 }));
+    });
+    c.bench_function("READ of 8 B, post to completion (4 frame operations)", |b| {
+        b.iter(|| pair.round_trip(&mut frame, Operation::Read { from, len: 8 }));
     });
     c.bench_function("READ of 64 B, post to completion (4 frame operations)", |b| {
         b.iter(|| pair.round_trip(&mut frame, Operation::Read { from, len: 64 }));
@@ -77,6 +130,20 @@ fn nic(c: &mut Criterion) {
     c.bench_function("WRITE of 1 KB, post to completion (4 frame operations)", |b| {
         b.iter(|| pair.round_trip(&mut frame, Operation::Write { to: from, data: &data }));
     });
+
+    for (name, len) in [("16 B", 16), ("1 KB", 1024)] {
+        let data = &data[..len];
+        c.bench_function(&format!("SEND of {name}, post to completion (4 frame operations)"), |b| {
+            b.iter(|| pair.message(&mut frame, Message::Send { data, immediate: None }));
+        });
+        c.bench_function(
+            &format!("WRITE with immediate of {name}, post to completion (4 frame operations)"),
+            |b| {
+                b.iter(|| pair.message(&mut frame, Message::Write { to: from, data, immediate: 1 }));
+            },
+        );
+    }
+    c.bench_function("1,000 connections by the Communication Manager", |b| b.iter(|| connect(1000)));
 
     // The responder's part alone: a duplicate READ request, handled and answered again and again.
     pair.post(Operation::Read { from: pair.at(0), len: 1024 });

@@ -17,6 +17,16 @@ pub struct NicConfig {
     pub ack_timeout: Duration,
     /// Number of times in a row that a request is sent again before the queue pair fails.
     pub retry_count: u8,
+    /// Time after which a peer is to send a message again for which there is no place; rounded up to one that can be said, 655 ms at most.
+    pub rnr_timer: Duration,
+    /// Number of times in a row that a message is sent again to a peer that has no place for it; 7 for without end.
+    pub rnr_retry_count: u8,
+    /// Number of places for messages that a queue pair can hold.
+    pub receive_queue: usize,
+    /// Time after which a message of the Communication Manager is sent again.
+    pub cm_timeout: Duration,
+    /// Number of times that it is sent again before the connection has timed out.
+    pub cm_retries: u8,
     /// Number of READs and atomics that a queue pair can answer at once; 0 counts as 1.
     pub responder_reads: u8,
     /// Maximum number of READs and atomics that a queue pair has outstanding; 0 counts as 1.
@@ -43,7 +53,8 @@ impl NicConfig {
     /// of which 0 and 1 belong to management.
     pub const MOST_QUEUE_PAIRS: usize = (1 << 16) - 2;
 
-    /// The defaults: path MTU 1024; 16 ms acknowledgement timeout, 7 retries; 16 outstanding READs and atomics either way and
+    /// The defaults: path MTU 1024; 16 ms acknowledgement timeout, 7 retries; a message without a place again after 640 µs, without end, and 256 places a queue pair; messages of the Communication Manager again after 250 ms, up to 15
+    /// times; 16 outstanding READs and atomics either way and
     /// 256 requests a queue pair; 65,536 requests in all; as many queue pairs as there are numbers; 256 KiB of device memory,
     /// as a ConnectX-5 has; 1024 buffers of 4 KiB, 64 of 64 KiB and 4 of 1 MiB and 4 KiB: a megabyte and what
     /// describes it.
@@ -54,6 +65,11 @@ impl NicConfig {
             mtu: Mtu::B1024,
             ack_timeout: Duration::from_millis(16),
             retry_count: 7,
+            rnr_timer: Duration::from_micros(640),
+            rnr_retry_count: 7,
+            receive_queue: 256,
+            cm_timeout: Duration::from_millis(250),
+            cm_retries: 15,
             responder_reads: 16,
             initiator_reads: 16,
             send_queue: 256,

@@ -1,10 +1,11 @@
 //! The NIC's interface for its owner: memory regions, queue pairs, chains of requests.
 
-use crate::queue_pair::{INLINE_BYTES, QueuePairCore};
+use crate::queue_pair::{INLINE_BYTES, QueuePairCore, buffer};
 use crate::{Nic, Psn, QueuePairOptions};
 use fatbtree_verbs::{
     Access, Agreed, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint, Memory,
-    PostError, QueuePair, QueuePairState, Region, RegisterError, Verbs, WorkRequest,
+    Message, Messages, PostError, QueuePair, QueuePairState, Received, Region, RegisterError, Verbs,
+    WorkRequest,
 };
 use rand::Rng;
 use std::sync::Arc;
@@ -151,5 +152,38 @@ impl Verbs for Nic {
         let completion = self.sink.completions.pop_front()?;
         self.sink.owed -= 1;
         Some(completion)
+    }
+}
+
+impl Messages for Nic {
+    fn send(&mut self, queue_pair: QueuePair, tag: u64, message: Message<'_>) -> Result<(), PostError> {
+        let Nic { table, sink, buffers, config, .. } = self;
+        let posted = table.with(queue_pair, |core| {
+            let state = core.state;
+            let requester = core.requester().ok_or(PostError::NotConnected { queue_pair, state })?;
+            let (found, limit) = (sink.owed + 1, config.completion_queue);
+            if found > limit {
+                let what = "requests and completions of all queue pairs";
+                return Err(PostError::Full { queue_pair, what, found, limit });
+            }
+            requester.send(tag, &message, buffers)?;
+            sink.owed = found;
+            Ok(())
+        });
+        posted.unwrap_or(Err(PostError::NotConnected { queue_pair, state: QueuePairState::Reset }))
+    }
+
+    fn receive(&mut self, queue_pair: QueuePair, tag: u64, len: u32) -> Result<(), PostError> {
+        let (pool, longest, limit) = (&self.buffers, self.longest_message, self.config.receive_queue);
+        let core = self.table.get_mut(queue_pair).filter(|core| core.state != QueuePairState::Error);
+        let Some(core) = core else {
+            let state = self.state(queue_pair).unwrap_or(QueuePairState::Reset);
+            return Err(PostError::NotConnected { queue_pair, state });
+        };
+        core.receives.post(queue_pair, tag, len, limit, || buffer(pool, len.into(), longest))
+    }
+
+    fn poll_received(&mut self) -> Option<Received> {
+        self.sink.received.pop_front()
     }
 }

@@ -25,7 +25,9 @@
 //! [`faults`] has what tests, simulators and drivers need to make a network worse: a seeded judge over frames, and a link that
 //! obeys it.
 //!
-//! What is not here yet: SEND and RECEIVE, RDMA CM.
+//! Queue pairs are connected by endpoints that their owners exchange, or by the Communication Manager, as programs of librdmacm do: see
+//! [`Connector`](fatbtree_verbs::Connector).
+//! [`Messages`](fatbtree_verbs::Messages): SEND and WRITE with immediate.
 //!
 //! # Example
 //!
@@ -73,6 +75,8 @@
 
 mod atomic;
 mod config;
+mod connections;
+mod connector;
 mod device;
 pub mod faults;
 mod memory;

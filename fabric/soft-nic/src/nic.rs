@@ -1,6 +1,7 @@
 //! The NIC, and the contract by which it is driven. Its interface for the owner is in `device`.
 
 use crate::NicConfig;
+use crate::connections::{Manager, Timing};
 use crate::memory::Regions;
 use crate::queue_pair::{LONGEST_MESSAGE, Sink};
 use crate::stats::{DropReason, NicStats};
@@ -8,6 +9,7 @@ use crate::table::Table;
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{BufferPool, QueuePairNumber};
 use fatbtree_wire::Frame;
+use fatbtree_wire::cm::MANAGEMENT_QUEUE_PAIR;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::{fmt, io};
@@ -19,7 +21,7 @@ use std::{fmt, io};
 ///
 /// - *getters* ([`stats`](Self::stats), [`poll_timeout`](Self::poll_timeout)) change nothing;
 /// - *handlers* ([`handle_frame`](Self::handle_frame), [`handle_timeout`](Self::handle_timeout)) tell what happened outside;
-/// - *polls* ([`poll_transmit`](Self::poll_transmit), and of the owner's `poll` and `poll_broken`) tell what to do outside.
+/// - *polls* ([`poll_transmit`](Self::poll_transmit), and of the owner's `poll`, `poll_broken` and `poll_connection`) tell what to do outside.
 ///
 /// # Driving it
 ///
@@ -89,6 +91,9 @@ pub struct Nic {
     /// Bytes of the longest READ and WRITE.
     pub(crate) longest_message: u64,
     pub(crate) sink: Sink,
+    pub(crate) manager: Manager,
+    /// Datagrams of queue pair 1 that were sent.
+    pub(crate) datagrams: u32,
 }
 
 impl fmt::Debug for Nic {
@@ -119,6 +124,15 @@ impl Nic {
             longest_message: buffers.largest().min(LONGEST_MESSAGE),
             buffers,
             sink: Sink::default(),
+            manager: Manager::new(Timing {
+                timeout: config.cm_timeout,
+                retries: config.cm_retries,
+                ack_timeout: config.ack_timeout,
+                retry_count: config.retry_count,
+                mtu: config.mtu,
+                ttl: config.ttl,
+            }),
+            datagrams: 0,
             config,
         }
     }
@@ -136,6 +150,11 @@ impl Nic {
     /// Counters of the NIC.
     pub fn stats(&self) -> &NicStats {
         &self.sink.stats
+    }
+
+    /// Number of connections that the Communication Manager keeps, those included that are asked for or have ended lately.
+    pub fn connections(&self) -> usize {
+        self.manager.len()
     }
 
     /// Takes a received frame. A frame that is foreign, damaged or not for a queue pair of this NIC is counted by
@@ -169,6 +188,9 @@ impl Nic {
         if frame.icrc != frame.expected_icrc() {
             return Err(DropReason::BadIcrc);
         }
+        if frame.bth.destination_qp == MANAGEMENT_QUEUE_PAIR {
+            return self.handle_datagram(now, frame);
+        }
         let number = QueuePairNumber(frame.bth.destination_qp);
         let (regions, sink) = (&self.regions, &mut self.sink);
         let handled = self.table.with_number(number, |core| core.handle(now, frame, regions, sink));
@@ -178,6 +200,12 @@ impl Nic {
 
     /// Writes the next frame to send into `out` (cleared first) and returns true, or returns false when there is none.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
+        // First: there are few, and queue pairs may have frames without end.
+        if self.manager.wants_to_transmit() && self.transmit_datagram(now, out) {
+            self.sink.stats.frames_sent += 1;
+            self.sink.stats.bytes_sent += out.len() as u64;
+            return true;
+        }
         loop {
             let (regions, sink) = (&self.regions, &mut self.sink);
             match self.table.with_next_ready(|core| core.transmit(now, regions, sink, out)) {
@@ -197,11 +225,13 @@ impl Nic {
 
     /// Latest time to call [`handle_timeout`](Self::handle_timeout); `None` when nothing is outstanding.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.table.earliest().map(|(at, _)| at)
+        let queue_pairs = self.table.earliest().map(|(at, _)| at);
+        [queue_pairs, self.manager.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Does what is due at `now`; calling it early does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.manager.handle_timeout(now);
         while let Some((at, handle)) = self.table.earliest()
             && at <= now
         {

@@ -38,6 +38,8 @@ reasons! {
     BadIcrc, "wrong ICRC";
     /// No queue pair has this number.
     UnknownQueuePair, "unknown queue pair";
+    /// A management datagram that is not of the Communication Manager, or of a version that is not known.
+    OtherManagement, "another management datagram";
     /// Another partition key than the default.
     WrongPkey, "wrong partition key";
     /// The queue pair is not connected, or failed.
@@ -58,6 +60,8 @@ reasons! {
     RequestGap, "request after a missing one";
     /// A duplicate request that cannot be answered again.
     StaleRequest, "stale request";
+    /// A message for which there is no place; it comes again.
+    NoReceive, "message without a receive";
     /// More requests than answers can be kept for.
     ReplyQueueFull, "too many requests to answer";
 }

@@ -19,7 +19,7 @@ pub struct Completion {
 pub enum Output {
     /// The bytes of a READ or an index read, in a registered buffer.
     Read(Buffer),
-    /// A WRITE was carried out.
+    /// A WRITE was carried out, or a message was received.
     Written,
     /// Value that an atomic found in memory.
     Atomic(u64),
@@ -38,6 +38,12 @@ pub enum Failure {
     /// The responder could not carry the request out.
     #[error("the memory server failed to carry it out (NAK: remote operational error)")]
     RemoteOperational,
+    /// The other side had no place for a message, for longer than it was sent again.
+    #[error("the receiver was not ready within the allowed retries (RNR NAK); it posts too few receives")]
+    ReceiverNotReady,
+    /// A message came that is longer than its place.
+    #[error("a message came that is longer than its receive; post longer ones")]
+    MessageLength,
     /// No answer came.
     #[error("no answer within the allowed retries")]
     RetryExceeded,

@@ -1,6 +1,7 @@
 //! Errors of calls; failures on the wire are [`Failure`]s.
 
 use crate::completion::Failure;
+use crate::connector::Connection;
 use crate::device::{QueuePair, QueuePairState};
 use crate::endpoint::EndpointError;
 use crate::memory::OutOfBounds;
@@ -151,6 +152,30 @@ pub enum ConnectError {
     #[error("the device has {limit} queue pairs, as many as it can have; destroy those that are not used")]
     NoQueuePair {
         /// Number of queue pairs that the device can have.
+        limit: usize,
+    },
+    /// The device has no room for another connection of its Communication Manager.
+    #[error(
+        "the device has {limit} connections or requests for some, as many as it can have; disconnect those that are not used"
+    )]
+    NoConnection {
+        /// Number of connections that the device can have.
+        limit: usize,
+    },
+    /// The connection waits for no answer.
+    #[error("expected a {connection} that waits to be accepted or rejected; it has ended, or was answered")]
+    NotWaiting {
+        /// The connection.
+        connection: Connection,
+    },
+    /// There are too many private data.
+    #[error(
+        "expected at most {limit} bytes of private data, found {found}; send the rest over the connection"
+    )]
+    PrivateData {
+        /// Bytes given.
+        found: usize,
+        /// Bytes allowed.
         limit: usize,
     },
     /// The driver refused.

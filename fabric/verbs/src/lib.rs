@@ -15,6 +15,7 @@
 //!
 //! * [`Device`]: memory regions and queue pairs, their connecting, breaking and reconnecting. [`Verbs`]: posting chains
 //!   of [`WorkRequest`]s with one doorbell, and taking [`Completion`]s.
+//! * [`Connector`]: connections by RDMA's Communication Manager. [`Messages`]: SEND, RECEIVE and WRITE with immediate.
 //! * [`Memory`]: mapped memory that its owner and a device share, in a file if it shall outlive the process. [`BufferPool`]: registered
 //!   buffers for what is read.
 //! * [`Reactor`]: the same as futures, many at a time, without an allocation per operation.
@@ -62,12 +63,14 @@ mod capabilities;
 mod chain;
 mod completion;
 pub mod conformance;
+mod connector;
 mod device;
 mod endpoint;
 mod error;
 pub mod journal;
 pub mod local;
 mod memory;
+mod messages;
 pub mod plain;
 mod reactor;
 mod request;
@@ -80,10 +83,12 @@ pub use access::Access;
 pub use buffer::{Buffer, BufferClass, BufferPool, LARGEST_BUFFER};
 pub use capabilities::Capabilities;
 pub use completion::{Completion, Failure, Output};
+pub use connector::{Connection, ConnectionEvent, Connector, Service};
 pub use device::{Device, QueuePair, QueuePairState, Region, Verbs};
 pub use endpoint::{Agreed, Endpoint, EndpointError, Mtu, QueuePairNumber};
 pub use error::{ConnectError, DeviceMemoryError, Error, PostError, RegisterError};
 pub use memory::{Memory, OutOfBounds};
+pub use messages::{Message, Messages, Received, ReceivedMessage};
 pub use reactor::{Alarm, Batch, Broken, Chain, MAX_BATCH, Reactor, Sleep, Throttling};
 pub use request::{INDEX_RKEYS, IndexTarget, Operation, RKEY_NODE, RKEY_NODE_OR_RECORD, Remote, WorkRequest};
 pub use room::{NoRoom, ReserveError};

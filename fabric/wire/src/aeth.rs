@@ -56,6 +56,12 @@ impl Syndrome {
         Syndrome(0x60 | code.0 & 0x1f)
     }
 
+    /// Receiver not ready: the encoded time after which the request is to be sent again.
+    #[inline]
+    pub const fn rnr(timer: u8) -> Syndrome {
+        Syndrome(0x20 | timer & 0x1f)
+    }
+
     /// Decodes the byte.
     #[inline]
     pub const fn kind(self) -> SyndromeKind {

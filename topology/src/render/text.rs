@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, KeyKind};
 use crate::network::{HostId, Peer};
 
 /// Switches with ports, routes and control endpoints, then the hosts with addresses and roles.
@@ -63,16 +63,32 @@ pub fn render_text(cluster: &Cluster) -> String {
 
 fn role(cluster: &Cluster, host: HostId) -> String {
     if let Some(server) = cluster.servers().iter().find(|s| s.host == host) {
-        return format!(
-            "memory server: partition {}, keys {:#018x} to {:#018x}, gRPC {}",
-            server.partition, server.low, server.high, server.grpc
-        );
+        let keys = match cluster.keys() {
+            KeyKind::Numbers => format!("{:#018x} to {:#018x}", server.low, server.high),
+            KeyKind::Bytes => match server.high.checked_add(1) {
+                Some(next) => format!("from {} to before {}", border(server.low), border(next)),
+                None => format!("from {}", border(server.low)),
+            },
+        };
+        let (partition, grpc) = (server.partition, &server.grpc);
+        return format!("memory server: partition {partition}, keys {keys}, gRPC {grpc}");
     }
     cluster
         .clients()
         .iter()
         .find(|c| c.host == host)
         .map_or_else(String::new, |c| format!("client {}", c.name))
+}
+
+/// A border between keys of bytes, as a cluster file has it.
+fn border(word: u64) -> String {
+    let word = word.to_be_bytes();
+    let len = word.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let bytes = &word[..len];
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
+        _ => format!("0x{}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+    }
 }
 
 /// Columns as wide as their widest cell, two spaces between them.

@@ -5,18 +5,20 @@
 //!  RESET ──▶ INIT ──▶ RTR (may respond) ──▶ RTS (may request) ──▶ ERR   retries exhausted
 //! ```
 
+mod receives;
 mod requester;
 mod responder;
 
-pub(crate) use requester::{INLINE_BYTES, LONGEST_MESSAGE, Requester};
-pub(crate) use responder::Responder;
+pub(crate) use receives::Receives;
+pub(crate) use requester::{INLINE_BYTES, LONGEST_MESSAGE, Requester, buffer};
+pub(crate) use responder::{Means, Responder};
 
 use crate::memory::Regions;
 use crate::stats::{DropReason, NicStats};
 use crate::{NicConfig, Psn};
 use fatbtree_verbs::time::Instant;
 use fatbtree_verbs::{
-    Agreed, Completion, ConnectError, Endpoint, QueuePair, QueuePairNumber, QueuePairState,
+    Agreed, Completion, ConnectError, Endpoint, Failure, QueuePair, QueuePairNumber, QueuePairState, Received,
 };
 use fatbtree_wire::{Bth, DEFAULT_PKEY, Extension, Flow, Frame, HeaderTemplate, Opcode};
 use std::collections::VecDeque;
@@ -26,6 +28,7 @@ use std::net::Ipv4Addr;
 #[derive(Default)]
 pub(crate) struct Sink {
     pub(crate) completions: VecDeque<Completion>,
+    pub(crate) received: VecDeque<Received>,
     /// Queue pairs that have failed since the NIC was last asked.
     pub(crate) broken: VecDeque<QueuePair>,
     /// Number of posted requests that may still make a completion, or have made one that was not taken. It limits the
@@ -97,6 +100,8 @@ pub(crate) struct QueuePairCore {
     source_port: u16,
     identification: u16,
     connection: Option<Connection>,
+    /// Places for messages.
+    pub(crate) receives: Receives,
     /// The deadline under which the NIC's timers have an entry.
     pub(crate) timer_entry: Option<Instant>,
 }
@@ -125,6 +130,7 @@ impl QueuePairCore {
             source_port,
             identification,
             connection: None,
+            receives: Receives::default(),
             timer_entry: None,
         }
     }
@@ -169,7 +175,7 @@ impl QueuePairCore {
             peer: remote.ip,
             link: Link { template, identification: self.identification, destination_qp: remote.queue_pair.0 },
             requester: Requester::new(self.handle, self.first_psn, &agreed, config, longest_message),
-            responder: Responder::new(Psn::new(remote.psn), &theirs),
+            responder: Responder::new(Psn::new(remote.psn), &theirs, receives::rnr_code(config.rnr_timer)),
         });
         self.state = QueuePairState::ReadyToReceive;
         self.state = QueuePairState::ReadyToSend;
@@ -244,7 +250,8 @@ impl QueuePairCore {
         let result = if is_response {
             connection.requester.handle(now, frame, sink)
         } else {
-            connection.responder.handle(frame, regions, &mut sink.stats)
+            let (queue_pair, receives) = (self.handle, &mut self.receives);
+            connection.responder.handle(frame, &mut Means { queue_pair, regions, receives, sink })
         };
         match result? {
             Ok(()) => {}
@@ -267,6 +274,7 @@ impl QueuePairCore {
         if let Some(connection) = &mut self.connection {
             connection.requester.flush(None, sink);
         }
+        self.receives.flush(self.handle, Failure::Flushed, sink);
         if self.state != QueuePairState::Error {
             self.state = QueuePairState::Error;
             sink.broken.push_back(self.handle);
@@ -279,6 +287,7 @@ impl QueuePairCore {
         if let Some(connection) = &mut self.connection {
             connection.requester.abandon(sink);
         }
+        self.receives.flush(self.handle, Failure::Flushed, sink);
         if self.state == QueuePairState::Error {
             sink.broken.retain(|&broken| broken != self.handle);
         }

@@ -363,12 +363,12 @@ fn foreign_and_damaged_frames_are_counted_by_reason() {
     assert_eq!(pair.server.stats().dropped(DropReason::NotReady), 1);
 }
 
-/// A SEND, which this NIC does not take, is refused and says so.
+/// A SEND that takes an rkey back, which this NIC does not do, is refused and says so.
 #[test]
 fn an_unsupported_request_is_an_invalid_request() {
     let mut pair = Pair::new(1);
     let psn = pair.first_psn();
-    let frame = pair.forge(End::Server, Opcode::RC_SEND_ONLY, psn, Extension::None, &[]);
+    let frame = pair.forge(End::Server, Opcode::RC_SEND_ONLY_INVALIDATE, psn, Extension::Invalidate(7), &[]);
     pair.server.handle_frame(pair.now, &frame);
     let answers: Vec<_> = drain(&mut pair.server, pair.now).iter().map(|frame| describe(frame)).collect();
     assert_eq!(answers, [format!("{psn}: NAK, invalid request")]);

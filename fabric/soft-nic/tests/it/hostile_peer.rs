@@ -264,7 +264,7 @@ fn requests_that_make_no_sense_are_refused() {
         ("a WRITE that is too long", O::RC_RDMA_WRITE_FIRST, reth(0, rkey, (1 << 31) + 1), 1024),
         ("a middle without a beginning", O::RC_RDMA_WRITE_MIDDLE, Extension::None, 1024),
         ("an end without a beginning", O::RC_RDMA_WRITE_LAST, Extension::None, 4),
-        ("a SEND", O::RC_SEND_ONLY, Extension::None, 4),
+        ("a SEND that takes an rkey back", O::RC_SEND_ONLY_INVALIDATE, Extension::Invalidate(rkey), 4),
     ];
     for (name, opcode, extension, payload) in cases {
         let (mut pair, same_rkey, memory) = pair_and_rkey(4096);
@@ -516,7 +516,7 @@ fn a_queue_pair_fails_once() {
     assert_eq!(pair.server.stats().queue_pairs_failed, 1);
 }
 
-/// "Not ready" is no acknowledgement and no progress: the request is sent again when it would have been.
+/// "Not ready" is no acknowledgement and no progress, and only messages wait for a place: others are sent again when they would have been.
 #[test]
 fn a_peer_that_says_not_ready_is_asked_again() {
     let (mut pair, rkey, _) = pair_and_rkey(64);

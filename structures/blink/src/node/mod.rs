@@ -356,12 +356,19 @@ impl<'a> Node<'a> {
             node.check_children()?;
         }
         if config.keys() == Keys::Bytes {
-            let (found, expected) = (node.layer(), config.layer().map_or(0, |LayerId(layer)| layer));
-            if found != expected && crate::layers::Check::Node.on() {
-                return Err(NodeFault::Layer { found, expected });
-            }
+            node.check_layer(config)?;
         }
         Ok(node)
+    }
+
+    /// Checks that the node belongs to the layer of `config`. Out of line: trees of numbers are not to pay for it.
+    #[inline(never)]
+    fn check_layer(&self, config: &TreeConfig) -> Result<(), NodeFault> {
+        let (found, expected) = (self.layer(), config.layer().map_or(0, |LayerId(layer)| layer));
+        if found != expected && crate::layers::Check::Node.on() {
+            return Err(NodeFault::Layer { found, expected });
+        }
+        Ok(())
     }
 
     /// Number of the layer that the node belongs to; 0 of the first one.

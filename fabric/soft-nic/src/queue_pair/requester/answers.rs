@@ -1,8 +1,9 @@
 //! A requester's handling of responses.
 
-use super::work::Task;
+use super::work::{Task, Work};
 use super::{Requester, Sink};
 use crate::Psn;
+use crate::queue_pair::receives::rnr_time;
 use crate::queue_pair::{Failed, Handled};
 use crate::stats::DropReason;
 use fatbtree_verbs::Failure;
@@ -33,8 +34,10 @@ impl Requester {
                 sink.stats.naks_received += 1;
                 Ok(self.handle_nak(psn, code, now, sink))
             }
-            // Not ready: nothing here makes a responder say so, and the timeout sends it again.
-            (Opcode::RC_ACKNOWLEDGE, SyndromeKind::RnrNak(_), _) => Ok(Ok(())),
+            (Opcode::RC_ACKNOWLEDGE, SyndromeKind::RnrNak(timer), _) => {
+                sink.stats.naks_received += 1;
+                Ok(self.handle_not_ready(psn, timer, now, sink))
+            }
             (Opcode::RC_ATOMIC_ACKNOWLEDGE, SyndromeKind::Ack(_), Extension::AethAtomicAck(_, ack)) => {
                 self.handle_atomic_ack(psn, ack.original, now, sink)
             }
@@ -86,6 +89,26 @@ impl Requester {
         };
         self.flush(Some((psn, failure)), sink);
         Err(Failed)
+    }
+
+    /// Handles the answer of a peer that has no place for a message: sends it again after the time that the peer asks for.
+    fn handle_not_ready(&mut self, psn: Psn, timer: u8, now: Instant, sink: &mut Sink) -> Result<(), Failed> {
+        // What lies before it was carried out, so it is the first one now; else something before it is missing, too.
+        self.acknowledge(psn, now, sink);
+        // Only a message waits for a place: nothing else is held up by a peer that says so without end.
+        let takes_place = self.work.front().is_some_and(Work::takes_place);
+        if psn != self.oldest() || !takes_place || self.paused.is_some() {
+            return Ok(());
+        }
+        if self.rnr_retries_left == Some(0) {
+            self.flush(Some((psn, Failure::ReceiverNotReady)), sink);
+            return Err(Failed);
+        }
+        if let Some(left) = &mut self.rnr_retries_left {
+            *left -= 1;
+        }
+        self.paused = Some(now + rnr_time(timer));
+        Ok(())
     }
 
     fn handle_atomic_ack(&mut self, psn: Psn, original: u64, now: Instant, sink: &mut Sink) -> Handled {

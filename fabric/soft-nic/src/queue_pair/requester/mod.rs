@@ -13,15 +13,15 @@
 mod answers;
 mod work;
 
-pub(crate) use work::{INLINE_BYTES, LONGEST_MESSAGE};
+pub(crate) use work::{INLINE_BYTES, LONGEST_MESSAGE, buffer};
 
 use super::{Failed, Link, Sink, packets};
 use crate::{NicConfig, Psn};
 use fatbtree_verbs::time::{Duration, Instant};
-use fatbtree_verbs::{Agreed, BufferPool, Completion, Failure, PostError, QueuePair, WorkRequest};
+use fatbtree_verbs::{Agreed, BufferPool, Completion, Failure, Message, PostError, QueuePair, WorkRequest};
 use fatbtree_wire::{Extension, Opcode, Reth};
 use std::collections::VecDeque;
-use work::{Task, Work};
+use work::{Push, Task, Work};
 
 /// Maximum number of PSNs that requests in the send queue may span together: half of what comparing PSNs allows.
 const MAX_PSN_SPAN: usize = 1 << 22;
@@ -55,6 +55,11 @@ pub(crate) struct Requester {
     /// Time to send again; set while something sent is not acknowledged.
     deadline: Option<Instant>,
     retries_left: u8,
+    /// Times in a row that the other side may still not be ready; none: without end.
+    rnr_retries_left: Option<u8>,
+    rnr_retries: Option<u8>,
+    /// Time before which nothing is sent, because the other side was not ready.
+    paused: Option<Instant>,
     /// Whether the gap has been requested again since the last progress: further signs of it mean nothing new.
     gap_answered: bool,
 }
@@ -83,13 +88,33 @@ impl Requester {
             reads_in_flight: 0,
             deadline: None,
             retries_left: config.retry_count,
+            rnr_retries_left: rnr_retries(config),
+            rnr_retries: rnr_retries(config),
+            paused: None,
             gap_answered: false,
         }
     }
 
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.deadline
+        // While it is paused nothing is on its way.
+        self.paused.or(self.deadline)
+    }
+
+    /// Appends a message to the send queue.
+    pub(crate) fn send(
+        &mut self,
+        tag: u64,
+        message: &Message<'_>,
+        pool: &BufferPool,
+    ) -> Result<(), PostError> {
+        let (queue_pair, limit) = (self.queue_pair, self.max_work);
+        let found = self.work.len() + 1;
+        if found > limit {
+            return Err(PostError::Full { queue_pair, what: "requests", found, limit });
+        }
+        let task = Task::Push(Push::of_message(message, pool, self.longest_message)?);
+        self.append(tag, true, task)
     }
 
     /// Appends a chain to the send queue: all of it or nothing.
@@ -101,7 +126,9 @@ impl Requester {
         }
         let (posted, next_psn) = (self.work.len(), self.next_psn);
         for request in chain {
-            if let Err(error) = self.append(request, pool) {
+            let task = Task::new(request, pool, self.mtu, self.longest_message);
+            let appended = task.and_then(|task| self.append(request.tag, request.signalled, task));
+            if let Err(error) = appended {
                 // Buffers taken for its predecessors go back.
                 self.work.truncate(posted);
                 self.next_psn = next_psn;
@@ -111,8 +138,8 @@ impl Requester {
         Ok(())
     }
 
-    fn append(&mut self, request: &WorkRequest<'_>, pool: &BufferPool) -> Result<(), PostError> {
-        let task = Task::new(request, pool, self.mtu, self.longest_message)?;
+    #[inline]
+    fn append(&mut self, tag: u64, signalled: bool, task: Task) -> Result<(), PostError> {
         let packets = packets(task.length(), self.mtu);
         let found = self.next_psn.since(self.oldest()) as usize + packets as usize;
         if found > MAX_PSN_SPAN {
@@ -121,7 +148,6 @@ impl Requester {
         }
         let first_psn = self.next_psn;
         self.next_psn = first_psn.plus(packets);
-        let (tag, signalled) = (request.tag, request.signalled);
         self.work.push_back(Work { tag, signalled, first_psn, packets, done: 0, task });
         Ok(())
     }
@@ -133,9 +159,11 @@ impl Requester {
 
     #[inline]
     pub(crate) fn wants_to_transmit(&self) -> bool {
-        self.work
-            .get(self.cursor)
-            .is_some_and(|work| !work.takes_resource() || self.reads_in_flight < self.max_reads)
+        self.paused.is_none()
+            && self
+                .work
+                .get(self.cursor)
+                .is_some_and(|work| !work.takes_resource() || self.reads_in_flight < self.max_reads)
     }
 
     /// Writes the next request packet into `out`.
@@ -160,18 +188,12 @@ impl Requester {
             Task::Atomic { opcode, extension } => {
                 link.emit(out, *opcode, work.first_psn, true, extension, &[]);
             }
-            Task::Write { reth, data } => {
+            Task::Push(push) => {
                 let at = self.write_sent;
                 let last = at + 1 == work.packets;
-                let opcode = match (at == 0, last) {
-                    (true, true) => Opcode::RC_RDMA_WRITE_ONLY,
-                    (true, false) => Opcode::RC_RDMA_WRITE_FIRST,
-                    (false, false) => Opcode::RC_RDMA_WRITE_MIDDLE,
-                    (false, true) => Opcode::RC_RDMA_WRITE_LAST,
-                };
-                let extension = if at == 0 { Extension::Reth(*reth) } else { Extension::None };
+                let (opcode, extension) = push.header(at == 0, last);
                 let start = at as usize * self.mtu;
-                let payload = data.part(start, (reth.length as usize).min(start + self.mtu));
+                let payload = push.data.part(start, (push.length as usize).min(start + self.mtu));
                 // What is posted after it and answered says that it was carried out, too.
                 let is_awaited = work.signalled || self.cursor + 1 == self.work.len();
                 let ack_request = last && is_awaited || (at + 1).is_multiple_of(WRITE_ACK_INTERVAL);
@@ -205,6 +227,7 @@ impl Requester {
     /// Notes an acknowledgement, after which the retries begin anew.
     fn progress(&mut self, now: Instant) {
         self.retries_left = self.retry_count;
+        self.rnr_retries_left = self.rnr_retries;
         self.gap_answered = false;
         let in_flight = self.sent_end.since(self.oldest()) > 0;
         self.deadline = in_flight.then(|| now + self.ack_timeout);
@@ -227,6 +250,13 @@ impl Requester {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, sink: &mut Sink) -> Result<(), Failed> {
+        if let Some(paused) = self.paused {
+            if now >= paused {
+                self.paused = None;
+                self.go_back(now, sink);
+            }
+            return Ok(());
+        }
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
@@ -270,7 +300,7 @@ impl Requester {
             let failure = guilty.map_or(Failure::Flushed, |(_, failure)| failure);
             self.complete_front(Err(failure), sink);
         }
-        self.deadline = None;
+        (self.deadline, self.paused) = (None, None);
     }
 
     /// Ends all requests because the queue pair is destroyed. Unsignalled ones are not reported.
@@ -282,4 +312,9 @@ impl Requester {
         (self.cursor, self.reads_in_flight) = (0, 0);
         self.flush(None, sink);
     }
+}
+
+/// Times in a row that a peer may not be ready; none: without end.
+fn rnr_retries(config: &NicConfig) -> Option<u8> {
+    Some(config.rnr_retry_count).filter(|count| *count < 7)
 }

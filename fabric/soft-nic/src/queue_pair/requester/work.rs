@@ -1,7 +1,9 @@
 //! Requests in the send queue.
 
 use crate::{Psn, atomic};
-use fatbtree_verbs::{Buffer, BufferPool, IndexTarget, Operation, Output, PostError, Remote, WorkRequest};
+use fatbtree_verbs::{
+    Buffer, BufferPool, IndexTarget, Message, Operation, Output, PostError, Remote, WorkRequest,
+};
 use fatbtree_wire::{Extension, Opcode, Reth};
 
 /// Longest message in bytes. Any path MTU can number its packets; it is half of what the specification allows (IBTA
@@ -26,10 +28,19 @@ pub(super) struct Work {
 pub(super) enum Task {
     /// A READ. The buffer holds the bytes received so far; it is there until the READ is complete.
     Read { reth: Reth, buffer: Option<Buffer> },
-    /// A WRITE. The data is kept, because it may have to be sent again.
-    Write { reth: Reth, data: Data },
+    /// A WRITE or a SEND. The data is kept, because it may have to be sent again.
+    Push(Push),
     /// Atomic in its wire format.
     Atomic { opcode: Opcode, extension: Extension },
+}
+
+/// What is brought to the other side.
+pub(super) struct Push {
+    /// Place in its memory; none: it is a SEND.
+    pub(super) to: Option<Remote>,
+    pub(super) length: u32,
+    pub(super) data: Data,
+    pub(super) immediate: Option<u32>,
 }
 
 pub(super) enum Data {
@@ -51,17 +62,7 @@ impl Task {
             Operation::IndexRead { key, len, target } => {
                 Task::read(Remote { address: key, rkey: target.rkey() }, len, pool, mtu, longest)
             }
-            Operation::Write { to, data } => {
-                let reth = Reth { va: to.address, rkey: to.rkey, length: data.len() as u32 };
-                if data.len() <= INLINE_BYTES {
-                    let mut bytes = [0; INLINE_BYTES];
-                    bytes[..data.len()].copy_from_slice(data);
-                    return Ok(Task::Write { reth, data: Data::Inline(bytes) });
-                }
-                let mut buffer = buffer(pool, data.len() as u64, longest)?;
-                buffer.extend(data);
-                Ok(Task::Write { reth, data: Data::Pooled(buffer) })
-            }
+            Operation::Write { to, data } => Ok(Task::Push(Push::new(Some(to), data, None, pool, longest)?)),
             ref other => {
                 if let Some(address) = other.atomic_address()
                     && !address.is_multiple_of(8)
@@ -90,7 +91,8 @@ impl Task {
     /// Bytes of the message that PSNs are counted by.
     pub(super) fn length(&self) -> u32 {
         match self {
-            Task::Read { reth, .. } | Task::Write { reth, .. } => reth.length,
+            Task::Read { reth, .. } => reth.length,
+            Task::Push(push) => push.length,
             Task::Atomic { .. } => 8,
         }
     }
@@ -102,14 +104,75 @@ impl Task {
             Task::Read { buffer, .. } => {
                 Output::Read(buffer.take().expect("a READ has its buffer until it is complete, once"))
             }
-            Task::Write { .. } => Output::Written,
+            Task::Push(_) => Output::Written,
             Task::Atomic { .. } => Output::Atomic(original),
         }
     }
 }
 
+impl Push {
+    #[inline]
+    fn new(
+        to: Option<Remote>,
+        data: &[u8],
+        immediate: Option<u32>,
+        pool: &BufferPool,
+        longest: u64,
+    ) -> Result<Push, PostError> {
+        let length = data.len() as u32;
+        let data = if data.len() <= INLINE_BYTES {
+            let mut bytes = [0; INLINE_BYTES];
+            bytes[..data.len()].copy_from_slice(data);
+            Data::Inline(bytes)
+        } else {
+            let mut buffer = buffer(pool, data.len() as u64, longest)?;
+            buffer.extend(data);
+            Data::Pooled(buffer)
+        };
+        Ok(Push { to, length, data, immediate })
+    }
+
+    pub(super) fn of_message(
+        message: &Message<'_>,
+        pool: &BufferPool,
+        longest: u64,
+    ) -> Result<Push, PostError> {
+        match *message {
+            Message::Send { data, immediate } => Push::new(None, data, immediate, pool, longest),
+            Message::Write { to, data, immediate } => {
+                Push::new(Some(to), data, Some(immediate), pool, longest)
+            }
+        }
+    }
+
+    /// Opcode and extended headers of a packet.
+    #[inline]
+    pub(super) fn header(&self, is_first: bool, is_last: bool) -> (Opcode, Extension) {
+        let Push { to, length, immediate, .. } = self;
+        let reth = to.map(|to| Reth { va: to.address, rkey: to.rkey, length: *length });
+        match (reth, is_first, is_last, immediate) {
+            (Some(reth), true, true, None) => (Opcode::RC_RDMA_WRITE_ONLY, Extension::Reth(reth)),
+            (Some(reth), true, true, Some(word)) => {
+                (Opcode::RC_RDMA_WRITE_ONLY_IMMEDIATE, Extension::RethImmediate(reth, *word))
+            }
+            (Some(reth), true, false, _) => (Opcode::RC_RDMA_WRITE_FIRST, Extension::Reth(reth)),
+            (Some(_), false, false, _) => (Opcode::RC_RDMA_WRITE_MIDDLE, Extension::None),
+            (Some(_), false, true, None) => (Opcode::RC_RDMA_WRITE_LAST, Extension::None),
+            (Some(_), false, true, Some(word)) => {
+                (Opcode::RC_RDMA_WRITE_LAST_IMMEDIATE, Extension::Immediate(*word))
+            }
+            (None, true, true, None) => (Opcode::RC_SEND_ONLY, Extension::None),
+            (None, true, true, Some(word)) => (Opcode::RC_SEND_ONLY_IMMEDIATE, Extension::Immediate(*word)),
+            (None, true, false, _) => (Opcode::RC_SEND_FIRST, Extension::None),
+            (None, false, false, _) => (Opcode::RC_SEND_MIDDLE, Extension::None),
+            (None, false, true, None) => (Opcode::RC_SEND_LAST, Extension::None),
+            (None, false, true, Some(word)) => (Opcode::RC_SEND_LAST_IMMEDIATE, Extension::Immediate(*word)),
+        }
+    }
+}
+
 #[inline]
-fn buffer(pool: &BufferPool, len: u64, longest: u64) -> Result<Buffer, PostError> {
+pub(crate) fn buffer(pool: &BufferPool, len: u64, longest: u64) -> Result<Buffer, PostError> {
     if len > longest {
         return Err(PostError::TooLong { found: len, limit: longest });
     }
@@ -120,7 +183,12 @@ impl Work {
     /// Whether the request takes one of the responder's resources while it is outstanding.
     #[inline]
     pub(super) fn takes_resource(&self) -> bool {
-        !matches!(self.task, Task::Write { .. })
+        !matches!(self.task, Task::Push(_))
+    }
+
+    /// Whether it takes a place for a message at the other side.
+    pub(super) fn takes_place(&self) -> bool {
+        matches!(&self.task, Task::Push(push) if push.to.is_none() || push.immediate.is_some())
     }
 
     /// PSN after the last one of the request.

@@ -9,11 +9,12 @@
 
 mod replies;
 
-use super::{Failed, Handled, Link, packets};
+use super::receives::Receives;
+use super::{Failed, Handled, Link, Sink, packets};
 use crate::memory::Regions;
 use crate::stats::{DropReason, NicStats};
 use crate::{Psn, atomic};
-use fatbtree_verbs::{Access, Agreed, Operation, Remote};
+use fatbtree_verbs::{Access, Agreed, Failure, Operation, QueuePair, Remote};
 use fatbtree_wire::{Extension, Frame, NakCode, Opcode, Reth};
 use replies::Replies;
 use std::collections::VecDeque;
@@ -21,11 +22,34 @@ use std::collections::VecDeque;
 /// Longest message (IBTA volume 1, section 9.7.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// A WRITE of several packets, under way.
-struct Writing {
-    rkey: u32,
-    va: u64,
-    remaining: u32,
+/// A message of several packets, under way.
+enum UnderWay {
+    /// A WRITE, of which so much remains.
+    Write { rkey: u32, va: u64, remaining: u32, length: u32 },
+    /// A SEND, which lies in the first place for messages.
+    Send,
+}
+
+/// Reason why a request is not carried out.
+enum Refusal {
+    /// The queue pair fails.
+    Nak(NakCode),
+    /// There is no place for a message: it is to come again.
+    NotReady,
+}
+
+impl From<NakCode> for Refusal {
+    fn from(code: NakCode) -> Self {
+        Refusal::Nak(code)
+    }
+}
+
+/// What a request may use.
+pub(crate) struct Means<'n> {
+    pub(crate) queue_pair: QueuePair,
+    pub(crate) regions: &'n Regions,
+    pub(crate) receives: &'n mut Receives,
+    pub(crate) sink: &'n mut Sink,
 }
 
 pub(crate) struct Responder {
@@ -38,7 +62,7 @@ pub(crate) struct Responder {
     msn: u32,
     /// Whether the packets missing now have been requested.
     nak_sent: bool,
-    writing: Option<Writing>,
+    under_way: Option<UnderWay>,
     /// Results of atomics by packet count, oldest first, to answer duplicates, which must not be executed again.
     atomics: VecDeque<(u64, u64)>,
     /// Maximum number of READs and atomics that the peer may have outstanding; as many results are kept.
@@ -46,11 +70,13 @@ pub(crate) struct Responder {
     replies: Replies,
     /// PSN of the request that made the queue pair fail, and the reason.
     refused: Option<(Psn, NakCode)>,
+    /// Time after which a message is to come again for which there is no place, encoded.
+    rnr_timer: u8,
 }
 
 impl Responder {
     /// Creates the responder for a peer that begins at `first`; `theirs` is the agreement as the peer sees it.
-    pub(crate) fn new(first: Psn, theirs: &Agreed) -> Responder {
+    pub(crate) fn new(first: Psn, theirs: &Agreed, rnr_timer: u8) -> Responder {
         let (mtu, most_reads) = (theirs.mtu.bytes(), usize::from(theirs.outstanding_reads));
         Responder {
             mtu,
@@ -58,11 +84,12 @@ impl Responder {
             expected: u64::from(first.value()),
             msn: 0,
             nak_sent: false,
-            writing: None,
+            under_way: None,
             atomics: VecDeque::new(),
             most_reads,
             replies: Replies::new(mtu, most_reads),
             refused: None,
+            rnr_timer,
         }
     }
 
@@ -73,7 +100,7 @@ impl Responder {
 
     /// Takes a request.
     #[inline]
-    pub(crate) fn handle(&mut self, frame: &Frame<'_>, regions: &Regions, stats: &mut NicStats) -> Handled {
+    pub(crate) fn handle(&mut self, frame: &Frame<'_>, means: &mut Means<'_>) -> Handled {
         let opcode = frame.bth.opcode;
         let is_masked = matches!(opcode, Opcode::RC_MASKED_COMPARE_SWAP | Opcode::RC_MASKED_FETCH_ADD);
         if opcode > Opcode::RC_SEND_ONLY_INVALIDATE && !is_masked {
@@ -93,16 +120,22 @@ impl Responder {
             return Err(DropReason::RequestGap);
         }
         if count < self.expected {
-            stats.duplicate_requests += 1;
-            return self.repeat(count, frame, regions);
+            means.sink.stats.duplicate_requests += 1;
+            return self.repeat(count, frame, means.regions);
         }
         self.nak_sent = false;
-        match self.execute(psn, frame, regions) {
+        match self.execute(psn, frame, means) {
             Ok(()) => {
-                stats.requests_executed += 1;
+                means.sink.stats.requests_executed += 1;
                 Ok(Ok(()))
             }
-            Err(code) => Ok(Err(self.refuse(psn, code))),
+            Err(Refusal::Nak(code)) => Ok(Err(self.refuse(psn, code))),
+            Err(Refusal::NotReady) => {
+                // What follows it comes again with it.
+                self.nak_sent = true;
+                self.replies.not_ready(psn, self.msn, self.rnr_timer);
+                Err(DropReason::NoReceive)
+            }
         }
     }
 
@@ -125,11 +158,15 @@ impl Responder {
 
     /// Executes a new request.
     #[inline]
-    fn execute(&mut self, psn: Psn, frame: &Frame<'_>, regions: &Regions) -> Result<(), NakCode> {
-        let opcode = frame.bth.opcode;
-        let continues = matches!(opcode, Opcode::RC_RDMA_WRITE_MIDDLE | Opcode::RC_RDMA_WRITE_LAST);
-        if continues != self.writing.is_some() {
-            return Err(NakCode::INVALID_REQUEST);
+    fn execute(&mut self, psn: Psn, frame: &Frame<'_>, means: &mut Means<'_>) -> Result<(), Refusal> {
+        let (opcode, regions) = (frame.bth.opcode, means.regions);
+        let fits = match self.under_way {
+            None => !continues_write(opcode) && !continues_send(opcode),
+            Some(UnderWay::Write { .. }) => continues_write(opcode),
+            Some(UnderWay::Send) => continues_send(opcode),
+        };
+        if !fits {
+            return Err(NakCode::INVALID_REQUEST.into());
         }
         match (opcode, &frame.extension) {
             (Opcode::RC_RDMA_READ_REQUEST, Extension::Reth(reth)) => {
@@ -140,12 +177,48 @@ impl Responder {
                 self.replies.read(psn, self.msn, *reth, true);
             }
             (Opcode::RC_RDMA_WRITE_FIRST | Opcode::RC_RDMA_WRITE_ONLY, Extension::Reth(reth)) => {
-                self.begin_write(opcode, reth, frame.payload, regions)?;
-                self.end_write_packet(opcode == Opcode::RC_RDMA_WRITE_ONLY, frame);
+                let is_only = opcode == Opcode::RC_RDMA_WRITE_ONLY;
+                self.begin_write(is_only, reth, frame.payload, regions)?;
+                self.end_packet(is_only, frame);
+            }
+            (Opcode::RC_RDMA_WRITE_ONLY_IMMEDIATE, Extension::RethImmediate(reth, word)) => {
+                means.is_ready()?;
+                self.begin_write(true, reth, frame.payload, regions)?;
+                means.complete(Some(reth.length), Some(*word));
+                self.end_packet(true, frame);
             }
             (Opcode::RC_RDMA_WRITE_MIDDLE | Opcode::RC_RDMA_WRITE_LAST, Extension::None) => {
-                self.continue_write(opcode, frame.payload, regions)?;
-                self.end_write_packet(opcode == Opcode::RC_RDMA_WRITE_LAST, frame);
+                let is_last = opcode == Opcode::RC_RDMA_WRITE_LAST;
+                self.continue_write(is_last, frame.payload, regions)?;
+                self.end_packet(is_last, frame);
+            }
+            (Opcode::RC_RDMA_WRITE_LAST_IMMEDIATE, Extension::Immediate(word)) => {
+                means.is_ready()?;
+                let length = self.continue_write(true, frame.payload, regions)?;
+                means.complete(Some(length), Some(*word));
+                self.end_packet(true, frame);
+            }
+            (Opcode::RC_SEND_FIRST | Opcode::RC_SEND_MIDDLE, Extension::None) => {
+                means.is_ready()?;
+                if frame.payload.len() != self.mtu {
+                    return Err(NakCode::INVALID_REQUEST.into());
+                }
+                means.append(frame.payload)?;
+                self.under_way = Some(UnderWay::Send);
+                self.end_packet(false, frame);
+            }
+            (Opcode::RC_SEND_LAST | Opcode::RC_SEND_ONLY, Extension::None)
+            | (Opcode::RC_SEND_LAST_IMMEDIATE | Opcode::RC_SEND_ONLY_IMMEDIATE, Extension::Immediate(_)) => {
+                means.is_ready()?;
+                if frame.payload.len() > self.mtu {
+                    return Err(NakCode::INVALID_REQUEST.into());
+                }
+                means.append(frame.payload)?;
+                let immediate =
+                    if let Extension::Immediate(word) = frame.extension { Some(word) } else { None };
+                means.complete(None, immediate);
+                self.under_way = None;
+                self.end_packet(true, frame);
             }
             (opcode, extension) => {
                 let (at, operation) = atomic::from_wire(opcode, extension).ok_or(NakCode::INVALID_REQUEST)?;
@@ -176,13 +249,13 @@ impl Responder {
 
     fn begin_write(
         &mut self,
-        opcode: Opcode,
+        is_only: bool,
         reth: &Reth,
         payload: &[u8],
         regions: &Regions,
     ) -> Result<(), NakCode> {
         let length = reth.length as usize;
-        let fits = if opcode == Opcode::RC_RDMA_WRITE_ONLY {
+        let fits = if is_only {
             length <= self.mtu && payload.len() == length
         } else {
             length > self.mtu && payload.len() == self.mtu && reth.length <= MAX_MESSAGE
@@ -197,42 +270,45 @@ impl Responder {
                 .ok_or(NakCode::REMOTE_ACCESS_ERROR)?;
             memory.write(offset, payload).map_err(|_| NakCode::REMOTE_ACCESS_ERROR)?;
         }
-        if opcode == Opcode::RC_RDMA_WRITE_FIRST {
-            self.writing = Some(Writing {
+        if !is_only {
+            self.under_way = Some(UnderWay::Write {
                 rkey: reth.rkey,
                 va: reth.va + payload.len() as u64,
                 remaining: reth.length - payload.len() as u32,
+                length: reth.length,
             });
         }
         Ok(())
     }
 
-    fn continue_write(&mut self, opcode: Opcode, payload: &[u8], regions: &Regions) -> Result<(), NakCode> {
-        let Some(writing) = &mut self.writing else { return Err(NakCode::INVALID_REQUEST) };
-        let remaining = writing.remaining as usize;
-        let last = opcode == Opcode::RC_RDMA_WRITE_LAST;
-        let fits = if last {
-            remaining <= self.mtu && payload.len() == remaining
+    /// Goes on with a WRITE; says how long it is.
+    fn continue_write(&mut self, is_last: bool, payload: &[u8], regions: &Regions) -> Result<u32, NakCode> {
+        let Some(UnderWay::Write { rkey, va, remaining, length }) = &mut self.under_way else {
+            return Err(NakCode::INVALID_REQUEST);
+        };
+        let (rest, length) = (*remaining as usize, *length);
+        let fits = if is_last {
+            rest <= self.mtu && payload.len() == rest
         } else {
-            remaining > self.mtu && payload.len() == self.mtu
+            rest > self.mtu && payload.len() == self.mtu
         };
         if !fits {
             return Err(NakCode::INVALID_REQUEST);
         }
         let (memory, offset) = regions
-            .get(writing.rkey, writing.va, payload.len() as u64, Access::WRITE)
+            .get(*rkey, *va, payload.len() as u64, Access::WRITE)
             .ok_or(NakCode::REMOTE_ACCESS_ERROR)?; // deregistered since the first packet
         memory.write(offset, payload).map_err(|_| NakCode::REMOTE_ACCESS_ERROR)?;
-        if last {
-            self.writing = None;
+        if is_last {
+            self.under_way = None;
         } else {
-            writing.va += payload.len() as u64;
-            writing.remaining -= payload.len() as u32;
+            *va += payload.len() as u64;
+            *remaining -= payload.len() as u32;
         }
-        Ok(())
+        Ok(length)
     }
 
-    fn end_write_packet(&mut self, message_ends: bool, frame: &Frame<'_>) {
+    fn end_packet(&mut self, message_ends: bool, frame: &Frame<'_>) {
         self.expected += 1;
         if message_ends {
             self.finish_message();
@@ -248,7 +324,7 @@ impl Responder {
     }
 
     /// Answers a duplicate: a READ by reading again, at the address that the duplicate names; an atomic from its
-    /// saved result; a WRITE by an acknowledgement.
+    /// saved result; a WRITE or a SEND by an acknowledgement.
     fn repeat(&mut self, count: u64, frame: &Frame<'_>, regions: &Regions) -> Handled {
         let psn = Psn::new(frame.bth.psn);
         match (frame.bth.opcode, &frame.extension) {
@@ -285,6 +361,42 @@ impl Responder {
             Failed
         })
     }
+}
+
+impl Means<'_> {
+    /// Whether there is a place for a message.
+    fn is_ready(&self) -> Result<(), Refusal> {
+        if self.receives.is_empty() { Err(Refusal::NotReady) } else { Ok(()) }
+    }
+
+    /// Appends bytes to the message that arrives. One that is longer than its place is refused, and its owner is told.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.receives.append(bytes).map_err(|()| {
+            self.receives.flush(self.queue_pair, Failure::MessageLength, self.sink);
+            NakCode::INVALID_REQUEST.into()
+        })
+    }
+
+    fn complete(&mut self, written: Option<u32>, immediate: Option<u32>) {
+        self.receives.complete(self.queue_pair, written, immediate, self.sink);
+    }
+}
+
+const fn continues_write(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::RC_RDMA_WRITE_MIDDLE | Opcode::RC_RDMA_WRITE_LAST | Opcode::RC_RDMA_WRITE_LAST_IMMEDIATE
+    )
+}
+
+const fn continues_send(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::RC_SEND_MIDDLE
+            | Opcode::RC_SEND_LAST
+            | Opcode::RC_SEND_LAST_IMMEDIATE
+            | Opcode::RC_SEND_LAST_INVALIDATE
+    )
 }
 
 /// Checks a READ. A READ of no bytes touches no memory, and its rkey is not checked (IBTA volume 1, section

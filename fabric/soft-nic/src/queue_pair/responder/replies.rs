@@ -24,6 +24,8 @@ struct Reply {
 enum Answer {
     Ack,
     Nak(NakCode),
+    /// There was no place for a message; the encoded time after which it is to come again.
+    NotReady(u8),
     Atomic {
         original: u64,
         /// Whether this answers a request that was executed just now, not a duplicate.
@@ -83,6 +85,10 @@ impl Replies {
 
     pub(super) fn refuse(&mut self, psn: Psn, msn: u32, code: NakCode) {
         self.push(psn, msn, Answer::Nak(code));
+    }
+
+    pub(super) fn not_ready(&mut self, psn: Psn, msn: u32, timer: u8) {
+        self.push(psn, msn, Answer::NotReady(timer));
     }
 
     pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64, first: bool) {
@@ -153,6 +159,11 @@ impl Replies {
             Answer::Nak(code) => {
                 stats.naks_sent += 1;
                 let aeth = aeth(Syndrome::nak(*code));
+                link.emit(out, Opcode::RC_ACKNOWLEDGE, psn, false, &Extension::Aeth(aeth), &[]);
+            }
+            Answer::NotReady(timer) => {
+                stats.naks_sent += 1;
+                let aeth = aeth(Syndrome::rnr(*timer));
                 link.emit(out, Opcode::RC_ACKNOWLEDGE, psn, false, &Extension::Aeth(aeth), &[]);
             }
             Answer::Atomic { original, first } => {
