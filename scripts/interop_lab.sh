@@ -136,7 +136,7 @@ guest_kernel() {
 case ${FATBTREE_PROFILE:-dev} in dev) folder=debug ;; *) folder=$FATBTREE_PROFILE ;; esac
 binary=${FATBTREE_BIN:-}
 build() {
-    local wanted=(--example verbs_lab --example udp_memserver --example lab_controller --example every_operation)
+    local wanted=(--example verbs_lab --example udp_memserver --example lab_controller --example every_operation --example rping)
     [ -n "$binary" ] || wanted+=(--bin fatbtree)
     # All at once and of the whole workspace, as the tests are built: for another set of packages cargo chooses other features of what
     # they share, and compiles that anew.
@@ -202,7 +202,7 @@ check "P4Runtime: p4runtime-shell programs the switch and reads it back" p4runti
 # They print their own lines.
 timeout 600 "$work/venv/bin/python3" scripts/interop_rxe.py --fatbtree "$binary" --kernel "$work/kernel" \
     --peer "$work/index_peer" --verbs-lab "$work/verbs_lab" --memory-server "$target/$folder/examples/udp_memserver" \
-    --controller "$target/$folder/examples/lab_controller" --work "$work/rxe" </dev/null || failures=$((failures + 1))
+    --controller "$target/$folder/examples/lab_controller" --rping "$target/$folder/examples/rping" --work "$work/rxe" </dev/null || failures=$((failures + 1))
 timeout 900 "$work/venv/bin/python3" scripts/interop_roles.py --fatbtree "$binary" --library "$work/every_operation" --kernel "$work/kernel" \
     --work "$work/roles" </dev/null || failures=$((failures + 1))
 timeout 600 "$work/venv/bin/python3" scripts/interop_hosts.py --fatbtree "$binary" --kernel "$work/kernel" --forge "$work/forge" \

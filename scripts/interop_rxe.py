@@ -4,16 +4,18 @@
     guest "server" 192.168.7.1 ── udp ── port 1 [ fatbtree switch ] port 2 ── udp ── guest "client" 192.168.7.2
                                                        │ P4Runtime                        │ eth1, eth2: see rxe_lab/tree.py
                                                  p4runtime-shell
+    port 3 of the switch: rping on our software NIC 192.168.7.3, see rxe_lab/connections.py
 
     scripts/interop_lab.sh                # installs what this needs, then runs it
     target/interop-lab/venv/bin/python3 scripts/interop_rxe.py --fatbtree BINARY --kernel DIR --peer index_peer \
-        --verbs-lab verbs_lab --memory-server udp_memserver --controller lab_controller --work DIR
+        --verbs-lab verbs_lab --memory-server udp_memserver --controller lab_controller --rping rping --work DIR
 
 Checks, one line each: perftest's ib_read_lat between the guests; then the conformance suite of the verbs seam, our
 libibverbs implementation in both guests (fabric/ibverbs/examples/verbs_lab); then READs by rxe_guest/index_peer.c, ordinary ones and
 index reads (an rkey below 256, the key in the address) that end at the root, at a child of the fat root, at a child of a node in
 node set A, and at a slice of such a child; and an index read on an unregistered connection, which the server has to refuse. Then the tree client in
-the client guest looks keys up on our memory server, through five switches (rxe_lab/tree.py). Exits with 1 when one fails.
+the client guest looks keys up on our memory server, through five switches (rxe_lab/tree.py). Programs of rdma-core connect by RDMA CM to
+our software NIC, and it to them (rxe_lab/connections.py). Exits with 1 when one fails.
 
 --kernel is a folder in which a linux-image package was unpacked. Emulation only (`-accel tcg`), no root, loopback only.
 """
@@ -27,6 +29,7 @@ from pathlib import Path
 # The generated code of p4runtime is older than the C++ parser of current protobuf releases accepts.
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 
+from rxe_lab.connections import SOFT_IPV4, SOFT_PORT, connections
 from rxe_lab.guests import (COMMAND_SECONDS, ROOT, LabError, Process, Report, configure_card, datagram_card,
                             forwarding_card, free_ports, initramfs, kernel_image, start_guest)
 from rxe_lab.tree import GUEST_GRPC, TreeNetwork, tree_lookups
@@ -254,6 +257,7 @@ def main():
     parser.add_argument("--verbs-lab", type=Path, required=True, help="fabric/ibverbs/examples/verbs_lab, compiled and stripped")
     parser.add_argument("--memory-server", type=Path, required=True, help="structures/blink/host/examples/udp_memserver, compiled")
     parser.add_argument("--controller", type=Path, required=True, help="controller/examples/lab_controller, compiled")
+    parser.add_argument("--rping", type=Path, required=True, help="fabric/soft-nic/examples/rping, compiled")
     parser.add_argument("--work", type=Path, required=True, help="folder for the initramfs and the logs")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -265,11 +269,13 @@ def main():
         image = kernel_image(arguments.kernel)
         archive = arguments.work / "initramfs.cpio"
         archive.write_bytes(initramfs(arguments.kernel, [arguments.peer, arguments.verbs_lab]))
-        ports = free_ports(4)
-        udp = {"server": ports[:2], "client": ports[2:]}
+        ports = free_ports(6)
+        udp = {"server": ports[:2], "client": ports[2:4]}
+        state["soft"] = ports[4:]
         command = [str(arguments.fatbtree), "switch", "--grpc", "127.0.0.1:0", "--device-id", "1", "--seconds", "700"]
         for name, (ours, theirs) in udp.items():
             command += ["--port", f"{PORT[name]}=127.0.0.1:{ours},127.0.0.1:{theirs}"]
+        command += ["--port", "{}=127.0.0.1:{},127.0.0.1:{}".format(SOFT_PORT, *state["soft"])]
         switch = Process("switch", command, arguments.work / "switch.log")
         processes.append(switch)
         grpc = switch.expect(r"controller on ([0-9.]+:\d+)", 20)[1]
@@ -285,6 +291,7 @@ def main():
         state["tables"] = Tables(grpc)
         for name in guests:
             state["tables"].insert("ipv4_route", {"dst_ip": f"{IPV4[name]}/32"}, "forward", {"port": PORT[name]})
+        state["tables"].insert("ipv4_route", {"dst_ip": f"{SOFT_IPV4}/32"}, "forward", {"port": SOFT_PORT})
         for guest in guests.values():
             guest.ready()
         other = {"server": "client", "client": "server"}
@@ -300,6 +307,7 @@ def main():
                 try:
                     conformance(report, server, client)
                     index_reads(report, tables, server, client)
+                    connections(report, client, (IPV4["client"], MAC["client"]), state["soft"], arguments)
                     server.stop()  # its share of the processor is of use elsewhere
                     tree_lookups(report, state["tree"], client)
                 except Exception as error:  # what comes after a broken step cannot run: that is a failure, too

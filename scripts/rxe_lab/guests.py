@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUEST = ROOT / "scripts" / "rxe_guest"
 MODULES = ["virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "rdma_ucm", "ib_uverbs", "8021q"]
-PROGRAMS = ["ip", "rdma", "ib_read_lat", "ib_write_bw", "ibv_rc_pingpong", "rping"]
+PROGRAMS = ["ip", "rdma", "ib_read_lat", "ib_write_bw", "ibv_rc_pingpong", "rping", "ucmatose"]
 # Bounds, not expectations: an idle machine boots in about 10 s, one whose cores are shared by ten builds in 100 s.
 BOOT_SECONDS = 240
 COMMAND_SECONDS = 120

@@ -42,7 +42,7 @@ impl Nic {
         let Nic { table, config, longest_message, manager, rng, .. } = self;
         let mut connect = |queue_pair, remote: &Endpoint| {
             let core = table.get_mut(queue_pair).ok_or(ConnectError::Unknown { queue_pair })?;
-            core.connect(remote, config, *longest_message)
+            core.connect_managed(remote, config, *longest_message)
         };
         manager.handle(now, peer, &mad, &mut connect, &mut || rng.next_u32());
         Ok(())
@@ -97,7 +97,7 @@ impl Connector for Nic {
         let remote = self.manager.waiting(connection)?;
         let local = self.new_endpoint(queue_pair)?;
         let core = self.table.get_mut(queue_pair).ok_or(ConnectError::Unknown { queue_pair })?;
-        let agreed = core.connect(&remote, &self.config, self.longest_message)?;
+        let agreed = core.connect_managed(&remote, &self.config, self.longest_message)?;
         self.manager.accept(connection, queue_pair, local, agreed, private);
         Ok(agreed)
     }

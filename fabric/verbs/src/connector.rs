@@ -98,7 +98,7 @@ pub enum ConnectionEvent {
     Requested {
         /// Port that is asked for.
         port: u16,
-        /// The other side.
+        /// The other side. Its PSN is the one with which this side begins.
         from: Endpoint,
         /// Its private data, with what fills them up.
         private: Vec<u8>,

@@ -162,15 +162,16 @@ impl Terms {
         }
     }
 
-    pub(super) fn reply(&self, ids: Ids, private: &[u8]) -> Reply {
+    /// Accepts what `remote` has asked for, as far as this side can.
+    pub(super) fn reply(&self, ids: Ids, remote: &Endpoint, private: &[u8]) -> Reply {
         let Self { timing, local, .. } = self;
         Reply {
             ids,
             queue_key: 0,
             queue_pair: local.queue_pair.0,
             starting_psn: local.psn,
-            responder_resources: local.responder_reads,
-            initiator_depth: local.initiator_reads,
+            responder_resources: local.responder_reads.min(remote.initiator_reads),
+            initiator_depth: local.initiator_reads.min(remote.responder_reads),
             ack_delay: encoded(timing.ack_timeout).saturating_sub(2),
             failover: 1,
             flow_control: false,

@@ -176,9 +176,9 @@ impl Manager {
         let Some(held) = self.held.get_mut(&id) else { return };
         (held.queue_pair, held.local, held.agreed) = (Some(queue_pair), Some(local), Some(agreed));
         held.state = State::ReplySent;
-        let ids = held.ids(id);
+        let (ids, remote) = (held.ids(id), held.remote.unwrap_or(local));
         let terms = Terms { timing: self.timing, local, peer: held.peer };
-        self.send(id, Message::Reply(terms.reply(ids, private)));
+        self.send(id, Message::Reply(terms.reply(ids, &remote, private)));
     }
 
     /// Rejects a connection that [waits](Self::waiting).

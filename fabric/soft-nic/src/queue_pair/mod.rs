@@ -182,6 +182,22 @@ impl QueuePairCore {
         Ok(agreed)
     }
 
+    /// Connects the queue pair as the Communication Manager does: the PSN of each side is the one with which the other one begins.
+    pub(crate) fn connect_managed(
+        &mut self,
+        remote: &Endpoint,
+        config: &NicConfig,
+        longest_message: u64,
+    ) -> Result<Agreed, ConnectError> {
+        let (own, theirs) = (self.first_psn, Psn::new(remote.psn));
+        self.first_psn = theirs;
+        let agreed = self.connect(&Endpoint { psn: own.value(), ..*remote }, config, longest_message);
+        if agreed.is_err() {
+            self.first_psn = own;
+        }
+        agreed
+    }
+
     /// Requesting half, if it takes requests.
     #[inline]
     pub(crate) fn requester(&mut self) -> Option<&mut Requester> {

@@ -87,7 +87,7 @@ pub struct Request {
     pub transport: u8,
     /// Whether the sender has credits of messages.
     pub flow_control: bool,
-    /// PSN of its first packet, 24 bits.
+    /// PSN of the first packet that the receiver is to send, 24 bits.
     pub starting_psn: u32,
     /// Time within which the sender answers, as `remote_timeout`.
     pub local_timeout: u8,
@@ -120,7 +120,7 @@ pub struct Reply {
     pub queue_key: u32,
     /// The sender's queue pair, 24 bits.
     pub queue_pair: u32,
-    /// PSN of its first packet, 24 bits.
+    /// PSN of the first packet that the receiver is to send, 24 bits.
     pub starting_psn: u32,
     /// READs and atomics that the sender serves at once.
     pub responder_resources: u8,

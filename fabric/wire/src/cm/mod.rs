@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   active side                                     passive side
-//!     REQ  service, queue pair, PSN, path, private data  ─►
-//!     ◄─  REP  queue pair, PSN, private data        (or REJ with a reason; MRA: it takes a while)
+//!     REQ  service, queue pair, PSN to begin with, path, private data  ─►
+//!     ◄─  REP  queue pair, PSN to begin with, private data        (or REJ with a reason; MRA: it takes a while)
 //!     RTU  ─►                                       both ends may send
 //!     ...
 //!     DREQ ─►    ◄─ DREP                            from either side
