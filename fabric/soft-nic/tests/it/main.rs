@@ -15,6 +15,7 @@ mod errors;
 mod hostile_peer;
 mod kernel_capture;
 mod local;
+mod loss;
 mod lossy_link;
 mod messages;
 mod reactor;
