@@ -14,6 +14,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::{fmt, io};
 
+/// Frames of queue pairs for which a datagram waits at most.
+const DATAGRAM_WAITS: u32 = 64;
+
 /// A software RoCEv2 NIC without input or output of its own.
 ///
 /// For its owner it is a [`Device`](fatbtree_verbs::Device) and [`Verbs`](fatbtree_verbs::Verbs); for its driver it has methods of
@@ -94,6 +97,8 @@ pub struct Nic {
     pub(crate) manager: Manager,
     /// Datagrams of queue pair 1 that were sent.
     pub(crate) datagrams: u32,
+    /// Frames of queue pairs that were sent while a datagram waited.
+    pub(crate) passed_by: u32,
 }
 
 impl fmt::Debug for Nic {
@@ -133,6 +138,7 @@ impl Nic {
                 ttl: config.ttl,
             }),
             datagrams: 0,
+            passed_by: 0,
             config,
         }
     }
@@ -200,21 +206,23 @@ impl Nic {
 
     /// Writes the next frame to send into `out` (cleared first) and returns true, or returns false when there is none.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
-        // First: there are few, and queue pairs may have frames without end.
-        if self.manager.wants_to_transmit() && self.transmit_datagram(now, out) {
-            self.sink.stats.frames_sent += 1;
-            self.sink.stats.bytes_sent += out.len() as u64;
+        let has_datagrams = self.manager.wants_to_transmit();
+        // Queue pairs may have frames without end.
+        if has_datagrams && self.passed_by >= DATAGRAM_WAITS && self.transmit_datagram(now, out) {
             return true;
         }
         loop {
             let (regions, sink) = (&self.regions, &mut self.sink);
             match self.table.with_next_ready(|core| core.transmit(now, regions, sink, out)) {
                 Some(true) => {
+                    self.passed_by += u32::from(has_datagrams);
                     self.sink.stats.frames_sent += 1;
                     self.sink.stats.bytes_sent += out.len() as u64;
                     return true;
                 }
                 Some(false) => {} // it had something to send, and was answered meanwhile
+                // Last, so that what is acknowledged is so before the connection ends.
+                None if has_datagrams && self.transmit_datagram(now, out) => return true,
                 None => {
                     out.clear();
                     return false;

@@ -3,7 +3,7 @@ use crate::common;
 
 use std::collections::BTreeMap;
 
-use common::{CLIENT, LATENCY, SERVER, client_config, drain, read, server_config};
+use common::{CLIENT, LATENCY, SERVER, client_config, drain, read, server_config, write};
 use fatbtree_soft_nic::faults::{FaultRates, LossyLink};
 use fatbtree_soft_nic::{DropReason, Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -484,6 +484,36 @@ fn a_receipt_buys_time() {
     ends.nics[1].accept(there, peer, b"").unwrap();
     ends.settle();
     assert!(matches!(ends.event(0).1, ConnectionEvent::Established { .. }));
+}
+
+/// Datagrams wait for what queue pairs have to say, but not for ever.
+#[test]
+fn an_end_comes_after_what_is_acknowledged_and_in_spite_of_what_has_no_end() {
+    let mut ends = Ends::new();
+    let [(here, queue_pair), (there, peer)] = ends.connect();
+    let memory = Memory::shared(1 << 20).unwrap();
+    let region = ends.nics[1].register(&memory, 0x10_0000, Access::ALL).unwrap();
+    let operation = write(region.iova, region.rkey, &[7; 8]);
+    let wanted = WorkRequest { tag: 1, signalled: true, operation };
+    ends.nics[0].post(queue_pair, &[wanted]).unwrap();
+    for frame in drain(&mut ends.nics[0], ends.now) {
+        ends.nics[1].handle_frame(ends.now, &frame);
+    }
+    ends.nics[1].disconnect(there);
+    let opcodes = drain(&mut ends.nics[1], ends.now);
+    let opcodes: Vec<_> = opcodes.iter().map(|frame| Frame::parse(frame).unwrap().bth.opcode).collect();
+    assert_eq!(opcodes, [Opcode::RC_ACKNOWLEDGE, Opcode::UD_SEND_ONLY]);
+    // A READ that is answered by a thousand frames.
+    let [(_, queue_pair), (there, _)] = ends.connect();
+    let operation = read(region.iova, region.rkey, 1 << 20);
+    ends.nics[0].post(queue_pair, &[WorkRequest { tag: 2, signalled: true, operation }]).unwrap();
+    for frame in drain(&mut ends.nics[0], ends.now) {
+        ends.nics[1].handle_frame(ends.now, &frame);
+    }
+    ends.nics[1].disconnect(there);
+    let frames = drain(&mut ends.nics[1], ends.now);
+    let at = frames.iter().position(|frame| mad_of(frame).is_some());
+    assert_eq!((at, frames.len()), (Some(64), 1025), "{here} {peer}");
 }
 
 /// What one side has seen of a connection.
