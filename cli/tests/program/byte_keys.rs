@@ -40,7 +40,7 @@ fn keys_of_bytes_are_measured_and_every_answer_checked() {
         measured(&["--workload", workload, "--operations", "400", "--key-shape", "uuid"]);
     }
     measured(&["--workload", "e", "--operations", "200", "--key-shape", "uuid", "--scan-parts", "4"]);
-    let words = ["--workload", "a", "--operations", "2000", "--key-shape", "uuid", "--entry-cache", "1M"];
+    let words = ["--workload", "c", "--operations", "2000", "--key-shape", "uuid", "--entry-cache", "1M"];
     let result = bench(cluster, &words);
     assert_eq!((&result["wrong"], &result["failed"]), (&0.into(), &0.into()), "{result}");
     assert!(result["entry_cache"]["hits"].as_u64() > Some(100), "{result}");
