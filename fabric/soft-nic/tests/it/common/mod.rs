@@ -43,6 +43,12 @@ pub fn server_config() -> NicConfig {
     NicConfig { ack_timeout: Duration::from_micros(100), ..NicConfig::new(SERVER.0, SERVER.1) }
 }
 
+/// Number of seeds of a test: those that the environment variable `FATBTREE_NIC_SEEDS` names, or as many as a test has time for.
+pub fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let given = std::env::var("FATBTREE_NIC_SEEDS").ok();
+    0..given.map_or(usual, |seeds| seeds.parse().expect("FATBTREE_NIC_SEEDS is a number of seeds"))
+}
+
 /// Connects a queue pair of each.
 pub fn connect(client: &mut Nic, server: &mut Nic, options: QueuePairOptions) -> (QueuePair, QueuePair) {
     let queue_pair = client.create_with(options).unwrap();
