@@ -215,7 +215,7 @@ impl<V: Verbs> Descent<'_, V> {
 
     /// Notes the place of a record that was read, if it has its mark: without it a speculative lookup would not be answered there.
     #[inline]
-    fn note_record(&self, pointer: RecordPointer, value: &Value) {
+    pub(crate) fn note_record(&self, pointer: RecordPointer, value: &Value) {
         let head = value.bytes.first_chunk().map(RecordHead::parse);
         if head.is_some_and(|head| head.is_published(self.record_key(), pointer)) {
             self.note_place(pointer.address, EntryPart::Record(pointer.length));

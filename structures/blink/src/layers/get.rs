@@ -106,13 +106,20 @@ impl<V: Verbs> Descent<'_, V> {
         loop {
             match place {
                 Place::Nowhere => return Ok(None),
-                Place::Inline { value, .. } => {
+                Place::Inline { leaf: address, slot, value } => {
                     let is_its = self.ends_here(spelled) || !Check::Ended.on();
+                    if let Some(address) = address.filter(|_| is_its) {
+                        self.note_place(address, EntryPart::Slot(slot));
+                    }
                     return Ok(is_its.then(|| Value::within(leaf, value)));
                 }
                 Place::Record(pointer) => {
                     drop(leaf);
-                    return Ok(value_of(self.read_value(pointer).await?, key));
+                    let record = self.read_value(pointer).await?;
+                    if parts(&record).is_some_and(|(found, _)| found == key) {
+                        self.note_record(pointer, &record);
+                    }
+                    return Ok(value_of(record, key));
                 }
                 Place::Layer(layer) => {
                     drop(leaf);

@@ -216,6 +216,12 @@ fn what_is_remembered_is_the_key_that_was_asked_for() {
             assert!(put(key, value));
             assert_eq!(get(key), (Some(value.to_vec()), true), "{shape}");
         }
+        // Also what a lookup has found.
+        client.set_entry_cache(Some(Arc::new(EntryCache::new(1 << 12))));
+        for (key, value) in [(&b"12345678"[..], &b"short"[..]), (b"abcdefghij", &long), (b"q", &long)] {
+            assert_eq!(get(key), (Some(value.to_vec()), false), "{shape}");
+            assert_eq!(get(key), (Some(value.to_vec()), true), "{shape}");
+        }
         // Others with their words.
         for key in [&b"123456789"[..], b"abcdefgh", b"abcdefghijk", b"q\0"] {
             assert_eq!(get(key), (None, false), "{shape}");
