@@ -90,6 +90,36 @@ fn who_is_not_ready_is_asked_again_after_the_time_it_names() {
 }
 
 #[test]
+fn nothing_is_sent_to_who_is_not_ready_before_its_time() {
+    let mut pair = Pair::new(1);
+    let (_, region) = pair.register(&[0; 64], 0, Access::ALL);
+    pair.client.send(pair.queue_pair, 1, send(b"early")).unwrap();
+    while pair.client.stats().naks_received == 0 {
+        pair.step();
+    }
+    pair.post(2, write(0, region.rkey, &[7; 8])).unwrap();
+    assert!(!pair.client.poll_transmit(pair.now, &mut Vec::new()));
+    assert_eq!(pair.client.poll_timeout(), Some(pair.now + Duration::from_micros(640)));
+}
+
+/// Each message has its own retries.
+#[test]
+fn who_becomes_ready_may_be_late_again() {
+    let client = NicConfig { rnr_retry_count: 2, ..client_config() };
+    let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
+    for round in 1..4 {
+        pair.client.send(pair.queue_pair, round, send(b"early")).unwrap();
+        while pair.server.stats().dropped(DropReason::NoReceive) < 2 * round {
+            pair.step();
+        }
+        pair.server.receive(pair.peer, round, 64).unwrap();
+        pair.drive();
+        assert_eq!(pair.outcomes(), [(round, None)]);
+        assert_eq!(taken(pair.server.poll_received()).0, round);
+    }
+}
+
+#[test]
 fn who_is_never_ready_is_given_up_where_that_is_asked_for() {
     let client = NicConfig { rnr_retry_count: 3, ..client_config() };
     let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
