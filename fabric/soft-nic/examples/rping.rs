@@ -141,6 +141,10 @@ impl Host {
             match event {
                 ConnectionEvent::Requested { .. } => self.requested.push(connection),
                 ConnectionEvent::Established { .. } => self.established.push(connection),
+                // What fills private data up says nothing.
+                ConnectionEvent::Rejected { reason, .. } => {
+                    self.ended.push((connection, ConnectionEvent::Rejected { reason, private: vec![] }));
+                }
                 event => self.ended.push((connection, event)),
             }
         }
@@ -327,13 +331,16 @@ fn place(message: &[u8]) -> Result<(Remote, u32), Failure> {
 }
 
 fn ping(host: &mut Host, to: &Service, count: u32, size: u32) -> Result<(), Failure> {
+    if !(1..=LONGEST).contains(&u64::from(size)) {
+        return Err(format!("expected pings of 1 to {LONGEST} bytes, found {size}").into());
+    }
     let queue_pair = host.nic.create()?;
     host.nic.receive(queue_pair, 0, ADVERTISEMENT)?;
     let connection = host.nic.request(queue_pair, to, b"")?;
     host.until(connection, |host| host.established.pop())?;
     println!("connected");
     let link = Link { connection, queue_pair };
-    let size = u64::from(size).min(LONGEST);
+    let size = u64::from(size);
     let mut register = |iova: u64| -> Result<(Arc<Memory>, Region), Failure> {
         let memory = Memory::shared(size.next_multiple_of(4096))?;
         let region = host.nic.register(&memory, iova, Access::READ | Access::WRITE)?;

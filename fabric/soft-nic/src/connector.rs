@@ -66,8 +66,6 @@ impl Nic {
         template.emit(out, self.datagrams as u16, &bth, &Extension::Deth(deth), &mad.to_bytes());
         self.datagrams = self.datagrams.wrapping_add(1);
         self.passed_by = 0;
-        self.sink.stats.frames_sent += 1;
-        self.sink.stats.bytes_sent += out.len() as u64;
         true
     }
 }

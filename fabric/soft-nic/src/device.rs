@@ -1,10 +1,10 @@
 //! The NIC's interface for its owner: memory regions, queue pairs, chains of requests.
 
-use crate::queue_pair::{INLINE_BYTES, QueuePairCore, buffer};
+use crate::queue_pair::{INLINE_BYTES, QueuePairCore, Requester, buffer};
 use crate::{Nic, Psn, QueuePairOptions};
 use fatbtree_verbs::{
-    Access, Agreed, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint, Memory,
-    Message, Messages, PostError, QueuePair, QueuePairState, Received, Region, RegisterError, Verbs,
+    Access, Agreed, BufferPool, Capabilities, Completion, ConnectError, Device, DeviceMemoryError, Endpoint,
+    Memory, Message, Messages, PostError, QueuePair, QueuePairState, Received, Region, RegisterError, Verbs,
     WorkRequest,
 };
 use rand::Rng;
@@ -50,6 +50,30 @@ impl Nic {
 
     fn longest_chain(&self) -> usize {
         self.config.send_queue.min(self.config.completion_queue)
+    }
+
+    /// Posts so many requests on a connected queue pair, if there is room for their completions.
+    #[inline]
+    fn post_some(
+        &mut self,
+        queue_pair: QueuePair,
+        count: Result<usize, PostError>,
+        post: impl FnOnce(&mut Requester, &BufferPool) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let Nic { table, sink, buffers, config, .. } = self;
+        let posted = table.with(queue_pair, |core| {
+            let state = core.state;
+            let requester = core.requester().ok_or(PostError::NotConnected { queue_pair, state })?;
+            let (found, limit) = (sink.owed + count?, config.completion_queue);
+            if found > limit {
+                let what = "requests and completions of all queue pairs";
+                return Err(PostError::Full { queue_pair, what, found, limit });
+            }
+            post(requester, buffers)?;
+            sink.owed = found;
+            Ok(())
+        });
+        posted.unwrap_or(Err(PostError::NotConnected { queue_pair, state: QueuePairState::Reset }))
     }
 }
 
@@ -129,23 +153,11 @@ impl Device for Nic {
 impl Verbs for Nic {
     fn post(&mut self, queue_pair: QueuePair, chain: &[WorkRequest<'_>]) -> Result<(), PostError> {
         let longest = self.longest_chain();
-        let Nic { table, sink, buffers, config, .. } = self;
-        let posted = table.with(queue_pair, |core| {
-            let state = core.state;
-            let requester = core.requester().ok_or(PostError::NotConnected { queue_pair, state })?;
-            if chain.is_empty() || chain.len() > longest {
-                return Err(PostError::ChainLength { found: chain.len(), limit: longest });
-            }
-            let (found, limit) = (sink.owed + chain.len(), config.completion_queue);
-            if found > limit {
-                let what = "requests and completions of all queue pairs";
-                return Err(PostError::Full { queue_pair, what, found, limit });
-            }
-            requester.post(chain, buffers)?;
-            sink.owed = found;
-            Ok(())
-        });
-        posted.unwrap_or(Err(PostError::NotConnected { queue_pair, state: QueuePairState::Reset }))
+        let count = match chain.len() {
+            found if found == 0 || found > longest => Err(PostError::ChainLength { found, limit: longest }),
+            found => Ok(found),
+        };
+        self.post_some(queue_pair, count, |requester, buffers| requester.post(chain, buffers))
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -157,20 +169,7 @@ impl Verbs for Nic {
 
 impl Messages for Nic {
     fn send(&mut self, queue_pair: QueuePair, tag: u64, message: Message<'_>) -> Result<(), PostError> {
-        let Nic { table, sink, buffers, config, .. } = self;
-        let posted = table.with(queue_pair, |core| {
-            let state = core.state;
-            let requester = core.requester().ok_or(PostError::NotConnected { queue_pair, state })?;
-            let (found, limit) = (sink.owed + 1, config.completion_queue);
-            if found > limit {
-                let what = "requests and completions of all queue pairs";
-                return Err(PostError::Full { queue_pair, what, found, limit });
-            }
-            requester.send(tag, &message, buffers)?;
-            sink.owed = found;
-            Ok(())
-        });
-        posted.unwrap_or(Err(PostError::NotConnected { queue_pair, state: QueuePairState::Reset }))
+        self.post_some(queue_pair, Ok(1), |requester, buffers| requester.send(tag, &message, buffers))
     }
 
     fn receive(&mut self, queue_pair: QueuePair, tag: u64, len: u32) -> Result<(), PostError> {

@@ -206,6 +206,18 @@ impl Nic {
 
     /// Writes the next frame to send into `out` (cleared first) and returns true, or returns false when there is none.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
+        let is_there = self.next_frame(now, out);
+        if is_there {
+            self.sink.stats.frames_sent += 1;
+            self.sink.stats.bytes_sent += out.len() as u64;
+        } else {
+            out.clear();
+        }
+        is_there
+    }
+
+    #[inline]
+    fn next_frame(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
         let has_datagrams = self.manager.wants_to_transmit();
         // Queue pairs may have frames without end.
         if has_datagrams && self.passed_by >= DATAGRAM_WAITS && self.transmit_datagram(now, out) {
@@ -216,17 +228,11 @@ impl Nic {
             match self.table.with_next_ready(|core| core.transmit(now, regions, sink, out)) {
                 Some(true) => {
                     self.passed_by += u32::from(has_datagrams);
-                    self.sink.stats.frames_sent += 1;
-                    self.sink.stats.bytes_sent += out.len() as u64;
                     return true;
                 }
                 Some(false) => {} // it had something to send, and was answered meanwhile
                 // Last, so that what is acknowledged is so before the connection ends.
-                None if has_datagrams && self.transmit_datagram(now, out) => return true,
-                None => {
-                    out.clear();
-                    return false;
-                }
+                None => return has_datagrams && self.transmit_datagram(now, out),
             }
         }
     }

@@ -64,29 +64,28 @@ pub(super) fn program_data(private: &[u8; 92]) -> Option<&[u8]> {
     Addresses::parse(addresses).map(|_| program)
 }
 
-pub(super) fn endpoint_of_request(peer: Peer, request: &Request, mtu: Mtu) -> Endpoint {
+/// The endpoint that a REQ or a REP names: queue pair, PSN, READs that it answers at once and has outstanding. A program that serves none
+/// says 0.
+fn endpoint(peer: Peer, mtu: Mtu, [queue_pair, psn]: [u32; 2], [responder, initiator]: [u8; 2]) -> Endpoint {
     Endpoint {
         mac: peer.mac,
         ip: peer.ip,
-        queue_pair: QueuePairNumber(request.queue_pair),
-        psn: request.starting_psn,
+        queue_pair: QueuePairNumber(queue_pair),
+        psn,
         mtu,
-        // A program that serves none says 0.
-        responder_reads: request.responder_resources.max(1),
-        initiator_reads: request.initiator_depth.max(1),
+        responder_reads: responder.max(1),
+        initiator_reads: initiator.max(1),
     }
 }
 
+pub(super) fn endpoint_of_request(peer: Peer, request: &Request, mtu: Mtu) -> Endpoint {
+    let Request { queue_pair, starting_psn, responder_resources, initiator_depth, .. } = *request;
+    endpoint(peer, mtu, [queue_pair, starting_psn], [responder_resources, initiator_depth])
+}
+
 pub(super) fn endpoint_of_reply(peer: Peer, reply: &Reply, mtu: Mtu) -> Endpoint {
-    Endpoint {
-        mac: peer.mac,
-        ip: peer.ip,
-        queue_pair: QueuePairNumber(reply.queue_pair),
-        psn: reply.starting_psn,
-        mtu,
-        responder_reads: reply.responder_resources.max(1),
-        initiator_reads: reply.initiator_depth.max(1),
-    }
+    let Reply { queue_pair, starting_psn, responder_resources, initiator_depth, .. } = *reply;
+    endpoint(peer, mtu, [queue_pair, starting_psn], [responder_resources, initiator_depth])
 }
 
 /// Private data, filled up with zeros.

@@ -3,7 +3,7 @@ use crate::common;
 
 use std::collections::BTreeMap;
 
-use common::{CLIENT, LATENCY, SERVER, client_config, drain, read, server_config, write};
+use common::{Addresses, CLIENT, LATENCY, SERVER, client_config, drain, read, server_config, write};
 use fatbtree_soft_nic::faults::{FaultRates, LossyLink};
 use fatbtree_soft_nic::{DropReason, Nic, NicConfig, QueuePairOptions};
 use fatbtree_verbs::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use fatbtree_verbs::{
 use fatbtree_wire::cm::{
     Disconnect, Ids, MANAGEMENT_QUEUE_KEY, Mad, Message, MessageReceipt, ReadyToUse, Reason, Reject, What,
 };
-use fatbtree_wire::{Bth, Deth, Extension, Flow, Frame, HeaderTemplate, Opcode};
+use fatbtree_wire::{Bth, Deth, Extension, Frame, HeaderTemplate, Opcode};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -130,7 +130,7 @@ impl Ends {
     }
 
     /// Hands the server a message as if it came from this address.
-    fn forge(&mut self, from: ([u8; 6], std::net::Ipv4Addr), message: Message) {
+    fn forge(&mut self, from: Addresses, message: Message) {
         let frame = frame_with(from, 9, &Mad { transaction: 9, message }.to_bytes());
         self.nics[1].handle_frame(self.now, &frame);
     }
@@ -151,23 +151,12 @@ impl Ends {
     }
 }
 
-fn frame_with(from: ([u8; 6], std::net::Ipv4Addr), psn: u32, payload: &[u8]) -> Vec<u8> {
+fn frame_with(from: Addresses, psn: u32, payload: &[u8]) -> Vec<u8> {
     frame_between(from, SERVER, psn, payload)
 }
 
-fn frame_between(
-    from: ([u8; 6], std::net::Ipv4Addr),
-    to: ([u8; 6], std::net::Ipv4Addr),
-    psn: u32,
-    payload: &[u8],
-) -> Vec<u8> {
-    let flow = Flow {
-        source_mac: from.0,
-        destination_mac: to.0,
-        source_ip: from.1,
-        destination_ip: to.1,
-        ..Flow::default()
-    };
+fn frame_between(from: Addresses, to: Addresses, psn: u32, payload: &[u8]) -> Vec<u8> {
+    let flow = common::flow(from, to);
     let deth = Deth { qkey: MANAGEMENT_QUEUE_KEY, resv8: 0, source_qp: 1 };
     let bth = Bth::new(Opcode::UD_SEND_ONLY, 1, psn);
     let mut out = Vec::new();
@@ -269,7 +258,7 @@ fn a_service_with_a_smaller_mtu_is_asked_again_with_that() {
 }
 
 #[test]
-fn who_gets_no_answer_gives_up_in_time() {
+fn a_side_without_an_answer_gives_up_in_time() {
     let mut ends = Ends::new();
     // There is no such host: the server's NIC drops it.
     let queue_pair = ends.nics[0].create().unwrap();
@@ -618,7 +607,7 @@ fn run(seed: u64) -> u64 {
     let unended: Vec<_> = left.iter().filter(|(at, _)| *at == 0).collect();
     assert!(unended.is_empty(), "{seed}: {unended:?} never end");
     assert_eq!(ends.nics[0].connections(), 0, "{seed}");
-    // Requests that were late find nobody who accepts them, and a minute later they are gone as well.
+    // Late requests that no program accepts are gone a minute later.
     assert_eq!(ends.nics[1].connections(), 0, "{seed}");
     connected
 }

@@ -68,7 +68,7 @@ fn a_write_with_immediate_is_there_when_the_other_side_hears_of_it() {
 }
 
 #[test]
-fn who_is_not_ready_is_asked_again_after_the_time_it_names() {
+fn a_side_that_is_not_ready_is_asked_again_after_the_time_it_names() {
     let mut pair = Pair::new(1);
     let (memory, region) = pair.register(&[0; 64], 0, Access::ALL);
     pair.client.send(pair.queue_pair, 1, send(b"early")).unwrap();
@@ -90,7 +90,7 @@ fn who_is_not_ready_is_asked_again_after_the_time_it_names() {
 }
 
 #[test]
-fn nothing_is_sent_to_who_is_not_ready_before_its_time() {
+fn nothing_is_sent_to_a_side_that_is_not_ready_before_its_time() {
     let mut pair = Pair::new(1);
     let (_, region) = pair.register(&[0; 64], 0, Access::ALL);
     pair.client.send(pair.queue_pair, 1, send(b"early")).unwrap();
@@ -104,7 +104,7 @@ fn nothing_is_sent_to_who_is_not_ready_before_its_time() {
 
 /// Each message has its own retries.
 #[test]
-fn who_becomes_ready_may_be_late_again() {
+fn a_side_that_became_ready_may_be_late_again() {
     let client = NicConfig { rnr_retry_count: 2, ..client_config() };
     let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
     for round in 1..4 {
@@ -120,7 +120,7 @@ fn who_becomes_ready_may_be_late_again() {
 }
 
 #[test]
-fn who_is_never_ready_is_given_up_where_that_is_asked_for() {
+fn a_side_that_is_never_ready_is_given_up_where_that_is_asked_for() {
     let client = NicConfig { rnr_retry_count: 3, ..client_config() };
     let mut pair = Pair::with(1, client, server_config(), QueuePairOptions::default(), FaultRates::NONE);
     pair.client.send(pair.queue_pair, 1, send(b"early")).unwrap();

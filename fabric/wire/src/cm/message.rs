@@ -184,7 +184,7 @@ impl Reason {
     pub const NO_QUEUE_PAIR: Self = Self(1);
     /// There is no memory or other resource left.
     pub const NO_RESOURCES: Self = Self(3);
-    /// The sender has waited in vain for an answer.
+    /// No answer has come in the sender's time.
     pub const TIMEOUT: Self = Self(4);
     /// The request cannot be carried out.
     pub const UNSUPPORTED: Self = Self(5);

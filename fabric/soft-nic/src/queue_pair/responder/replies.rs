@@ -23,9 +23,8 @@ struct Reply {
 
 enum Answer {
     Ack,
-    Nak(NakCode),
-    /// There was no place for a message; the encoded time after which it is to come again.
-    NotReady(u8),
+    /// A refusal, or a receiver that is not ready.
+    Nak(Syndrome),
     Atomic {
         original: u64,
         /// Whether this answers a request that was executed just now, not a duplicate.
@@ -84,11 +83,12 @@ impl Replies {
     }
 
     pub(super) fn refuse(&mut self, psn: Psn, msn: u32, code: NakCode) {
-        self.push(psn, msn, Answer::Nak(code));
+        self.push(psn, msn, Answer::Nak(Syndrome::nak(code)));
     }
 
+    /// Says that there is no place for a message, and the encoded time after which it is to come again.
     pub(super) fn not_ready(&mut self, psn: Psn, msn: u32, timer: u8) {
-        self.push(psn, msn, Answer::NotReady(timer));
+        self.push(psn, msn, Answer::Nak(Syndrome::rnr(timer)));
     }
 
     pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64, first: bool) {
@@ -156,14 +156,9 @@ impl Replies {
                 let aeth = aeth(Syndrome::ACK);
                 link.emit(out, Opcode::RC_ACKNOWLEDGE, psn, false, &Extension::Aeth(aeth), &[]);
             }
-            Answer::Nak(code) => {
+            Answer::Nak(syndrome) => {
                 stats.naks_sent += 1;
-                let aeth = aeth(Syndrome::nak(*code));
-                link.emit(out, Opcode::RC_ACKNOWLEDGE, psn, false, &Extension::Aeth(aeth), &[]);
-            }
-            Answer::NotReady(timer) => {
-                stats.naks_sent += 1;
-                let aeth = aeth(Syndrome::rnr(*timer));
+                let aeth = aeth(*syndrome);
                 link.emit(out, Opcode::RC_ACKNOWLEDGE, psn, false, &Extension::Aeth(aeth), &[]);
             }
             Answer::Atomic { original, first } => {

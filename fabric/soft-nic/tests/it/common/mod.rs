@@ -43,6 +43,20 @@ pub fn server_config() -> NicConfig {
     NicConfig { ack_timeout: Duration::from_micros(100), ..NicConfig::new(SERVER.0, SERVER.1) }
 }
 
+/// Addresses of a host.
+pub type Addresses = ([u8; 6], Ipv4Addr);
+
+/// Addresses of frames from one host to another.
+pub fn flow(from: Addresses, to: Addresses) -> Flow {
+    Flow {
+        source_mac: from.0,
+        destination_mac: to.0,
+        source_ip: from.1,
+        destination_ip: to.1,
+        ..Flow::default()
+    }
+}
+
 /// Number of seeds of a test: those that the environment variable `FATBTREE_NIC_SEEDS` names, or as many as a test has time for.
 pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     let given = std::env::var("FATBTREE_NIC_SEEDS").ok();
@@ -181,13 +195,7 @@ impl Pair {
             End::Server => (CLIENT, SERVER, self.server.endpoint(self.peer)),
             End::Client => (SERVER, CLIENT, self.client.endpoint(self.queue_pair)),
         };
-        let flow = Flow {
-            source_mac: from.0,
-            destination_mac: at.0,
-            source_ip: from.1,
-            destination_ip: at.1,
-            ..Flow::default()
-        };
+        let flow = flow(from, at);
         let bth = Bth { ack_request: true, ..Bth::new(opcode, number.unwrap().queue_pair.0, psn) };
         let mut out = Vec::new();
         HeaderTemplate::new(&flow).emit(&mut out, 1, &bth, &extension, payload);
